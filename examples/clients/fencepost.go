@@ -163,8 +163,7 @@ type Client struct {
 	mutex            sync.Mutex
 }
 
-// New makes a client of URLs, separated by commas. What you leave out comes from FENCEPOST_URL. The API key comes from
-// FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE.
+// New makes a client of URLs with commas, or of FENCEPOST_URL, and of FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE.
 func New(urls string) (*Client, error) {
 	c := &Client{APIKey: os.Getenv("FENCEPOST_API_KEY"), RetryFor: 10 * time.Second, TryFor: 3 * time.Second}
 	// A request that is sent on as another one would mean something else.
@@ -300,8 +299,7 @@ func (c *Client) Release(ctx context.Context, lease *Lease) error {
 	return c.each(ctx, "DELETE", lease, url.Values{}, until)
 }
 
-// Hold takes a lock, renews it during the work, and releases it. If the lease is lost, the context of the work is
-// canceled, and the error is ErrLost.
+// Hold takes a lock, renews it during the work, and releases it. ErrLost: the lease, and with it the work's context.
 func (c *Client) Hold(ctx context.Context, key string, o Options, work func(context.Context, *Lease) error) error {
 	return c.HoldAll(ctx, []string{key}, o, work)
 }
@@ -316,7 +314,6 @@ func (c *Client) HoldAll(ctx context.Context, keys []string, o Options,
 	if err != nil {
 		return err
 	}
-	key := lease.Key
 	working, stop, isLost := c.renews(ctx, lease, o.TTL)
 	hasEnded := false
 	defer func() {
@@ -333,9 +330,9 @@ func (c *Client) HoldAll(ctx context.Context, keys []string, o Options,
 	released := c.Release(context.Background(), lease)
 	switch {
 	case isLost.Load() && failed != nil: // Perhaps only because its context was canceled.
-		return &Error{Kind: ErrLost, Message: fmt.Sprintf("%s: the lease is over, and the work returned: %v", key, failed)}
+		return &Error{Kind: ErrLost, Message: fmt.Sprintf("%s: the lease is over. The work returned: %v", lease.Key, failed)}
 	case isLost.Load():
-		return &Error{Kind: ErrLost, Message: key + ": the lease is over"}
+		return &Error{Kind: ErrLost, Message: lease.Key + ": the lease is over"}
 	case failed != nil:
 		return failed // It says more than what the release does.
 	case errors.Is(released, ErrUnknown):
@@ -344,20 +341,22 @@ func (c *Client) HoldAll(ctx context.Context, keys []string, o Options,
 	return released
 }
 
-// Renews until the context ends, which it cancels when the lease is lost.
+// Renews until it is stopped, also once ctx has ended: the work may take a while to end. A loss cancels its context.
 func (c *Client) renews(ctx context.Context, lease *Lease, ttl time.Duration) (context.Context, func(), *atomic.Bool) {
 	isLost := new(atomic.Bool)
-	working, stop := context.WithCancel(ctx)
+	working, cancel := context.WithCancel(ctx)
+	renewing, end := context.WithCancel(context.Background())
+	stop := func() { cancel(); end() }
 	go func() {
-		for working.Err() == nil {
+		for renewing.Err() == nil {
 			select {
-			case <-working.Done():
+			case <-renewing.Done():
 			case <-time.After(least(ttl/3, time.Until(lease.EndsAt()))):
 				err := ErrLost
 				if time.Now().Before(lease.EndsAt()) {
-					err = c.Renew(working, lease, ttl)
+					err = c.Renew(renewing, lease, ttl)
 				}
-				if working.Err() == nil && (errors.Is(err, ErrLost) || time.Now().After(lease.EndsAt())) {
+				if renewing.Err() == nil && (errors.Is(err, ErrLost) || time.Now().After(lease.EndsAt())) {
 					isLost.Store(true)
 					lease.mutex.Lock()
 					lease.endsAt = time.Now() // So the release is tried once.
@@ -443,13 +442,13 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 				return &problem
 			} else if !isRound {
 				continue
-			} else if after > 0 {
-				pause = least(after, time.Until(until))
+			} else if after > 0 { // A gateway may be well long before it said.
+				pause = least(after, pause+time.Until(until)/4)
 			}
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause):
+		case <-time.After(least(pause, time.Until(until))):
 		}
 	}
 }
@@ -512,7 +511,8 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 
 func (r *record) isReplayed(body []byte, header http.Header) bool {
 	number, err := strconv.ParseInt(header.Get("Fencing-Token"), 10, 64)
-	if header.Get("Once") != "replayed" || err != nil {
+	told := header.Get("Once-Bytes") // With another length, it was broken off.
+	if header.Get("Once") != "replayed" || err != nil || told != "" && told != strconv.Itoa(len(body)) {
 		return false
 	}
 	r.stored = &Result{Body: body, ContentType: header.Get("Once-Content-Type"), WasReplayed: true, FencingToken: number}

@@ -61,8 +61,8 @@ function isDone(method, path, status, body) { // A proxy may answer 200 with any
   return isWhole && (isBegin ? status === 201 && Number.isInteger(body.earlier) : status === 200 || status === 201);
 }
 function replayed(status, body, headers) {
-  const fencingToken = Number(headers["fencing-token"]);
-  if (status !== 200 || headers.once !== "replayed" || !(fencingToken > 0)) return undefined;
+  const fencingToken = Number(headers["fencing-token"]), bytes = Number(headers["once-bytes"] ?? body.length);
+  if (status !== 200 || headers.once !== "replayed" || !(fencingToken > 0) || bytes !== body.length) return undefined;
   const told = headers["once-status"], contentType = headers["once-content-type"];
   return { body, status: told === undefined ? undefined : Number(told), contentType, wasReplayed: true, fencingToken };
 }
@@ -153,8 +153,7 @@ export class Fencepost {
   }
 
   async free(key, token, until, query, more) {
-    const free = (one) => this.call("DELETE", one, token, until, query, more);
-    const freed = await Promise.allSettled([key].flat().map(free));
+    const freed = await Promise.allSettled([key].flat().map((k) => this.call("DELETE", k, token, until, query, more)));
     for (const { reason } of freed) if (reason) throw reason; // It has left none of the others behind.
   }
 
@@ -247,8 +246,9 @@ export class Fencepost {
     };
     try {
       return await post();
-    } catch (error) { // Refused: such as a result that is too large.
-      if (error instanceof Refused) await this.leave(path, key, token, false).catch(() => {});
+    } catch (error) { // Such as a result that is too large, or none that can be sent.
+      const isOver = error instanceof Refused || !(error instanceof FencepostError);
+      if (isOver) await this.leave(path, key, token, false).catch(() => {});
       if (error.type !== "/problems/not-begun") throw error;
     }
     // The record was broken or lost. The work is done: what was said about taking over does not matter now.
@@ -306,11 +306,11 @@ export class Fencepost {
       failed += 1;
       if (kind === Unknown) doubtful.add(url);
       if (this.urls[0] === url) this.urls = [...this.urls.slice(1), url];
-      const isRound = failed % this.urls.length === 0;
+      const isRound = failed % this.urls.length === 0, left = Math.max(0, until - now());
       if (now() >= until || (isRound && (isWrong || !isReached))) {
         throw new (isWrong ? Refused : isDoubtful ? Unknown : Unavailable)(message, problem, after);
       }
-      if (isRound) await pause(Math.max(0, Math.min(after ?? 200, until - now())), undefined, { signal });
+      if (isRound) await pause(Math.min(after ?? 200, 200 + left / 4, left), undefined, { signal });
     }
   }
 

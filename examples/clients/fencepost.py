@@ -70,11 +70,11 @@ class Result:
 def result_of(made: "Result | bytes | str") -> Result:
     if isinstance(made, str): made = Result(made.encode(), content_type="text/plain; charset=utf-8")
     result = made if isinstance(made, Result) else Result(bytes(made))
-    # An empty result says by a status that it is meant.
-    return result if result.body or result.status is not None else replace(result, status=0)
+    return result if result.body or result.status is not None else replace(result, status=0)  # That means: empty.
 def replayed(status: int, body: bytes, headers: Any) -> Result | None:
     number, of_work = headers.get("Fencing-Token") or "", headers.get("Once-Status") or ""
     if status != 200 or headers.get("Once") != "replayed" or not number.isdecimal(): return None
+    if headers.get("Once-Bytes") not in (None, str(len(body))): return None  # It was broken off.
     told = int(of_work) if of_work.isdecimal() else None
     return Result(body, told, headers.get("Once-Content-Type"), True, int(number))
 
@@ -249,7 +249,7 @@ class Fencepost:
             _, stored = self.call("POST", key, token, until, query, path="/once", headers=headers, body=result.body)
             return replace(result, was_replayed=False, fencing_token=stored["fencing_token"])
         try: return post()
-        except Refused:  # Such as a result that is too large.
+        except (Refused, TypeError):  # Such as a result that is too large, or that is none.
             with suppress(FencepostError): self._leave("/once", key, token, is_clean=False)
             raise
         except Lost as error:
@@ -307,7 +307,8 @@ class Fencepost:
             is_round = failed % len(self.urls) == 0
             if now() >= until or is_round and (is_wrong or not is_reached):
                 raise (Refused if is_wrong else Unknown if is_doubtful else Unavailable)(why, problem, after)
-            if is_round: time.sleep(max(0.0, min(after or 0.2, until - now())))
+            left = max(0.0, until - now())
+            if is_round: time.sleep(min(after or 0.2, 0.2 + left / 4, left))  # It may be well before it said.
 
     def _send(self, request: Request, timeout_s: float) -> tuple[int, bytes, Any]:
         """The status, the body, and the headers. Status 0: nothing was sent. -1: and the settings are wrong. 1: the

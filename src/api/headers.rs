@@ -26,6 +26,7 @@ pub(super) const ONCE_FINGERPRINT: HeaderName = HeaderName::from_static("once-fi
 /// What is said of a stored result.
 pub(super) const ONCE_STATUS: HeaderName = HeaderName::from_static("once-status");
 pub(super) const ONCE_CONTENT_TYPE: HeaderName = HeaderName::from_static("once-content-type");
+pub(super) const ONCE_BYTES: HeaderName = HeaderName::from_static("once-bytes");
 pub(super) const ONCE_STORED_AT: HeaderName = HeaderName::from_static("once-stored-at");
 pub(super) const ONCE_KEPT_UNTIL: HeaderName = HeaderName::from_static("once-kept-until");
 /// Says whose pages may embed an answer.

@@ -20,8 +20,9 @@ use tower_http::cors::CorsLayer;
 use self::authenticate::{authenticate, with_rate_left};
 use super::admission::{Admission, guard_browsers, limit_head, malformed};
 use super::headers::{
-    FENCING_TOKEN, LAST_EVENT_ID, LEASE_TOKEN, ONCE, ONCE_CONTENT_TYPE, ONCE_EARLIER, ONCE_FINGERPRINT,
-    ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT, RATE_LIMIT, RATE_LIMIT_POLICY, REQUEST_ID,
+    FENCING_TOKEN, LAST_EVENT_ID, LEASE_TOKEN, ONCE, ONCE_BYTES, ONCE_CONTENT_TYPE, ONCE_EARLIER,
+    ONCE_FINGERPRINT, ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT, RATE_LIMIT, RATE_LIMIT_POLICY,
+    REQUEST_ID,
 };
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
@@ -159,6 +160,7 @@ fn cors(admission: &Admission) -> Option<CorsLayer> {
             ONCE_EARLIER,
             ONCE_STATUS,
             ONCE_CONTENT_TYPE,
+            ONCE_BYTES,
             ONCE_STORED_AT,
             ONCE_KEPT_UNTIL,
         ])

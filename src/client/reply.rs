@@ -170,7 +170,12 @@ impl GatewayReply<'_> {
 
     /// The result that it brings, if it is one. No answer of another server is.
     pub(super) fn stored_output(&self) -> Option<StoredOutput> {
-        if self.status != 200 || self.says("once") != Some("replayed") {
+        let is_number = |text: &str| text.parse::<u64>().is_ok();
+        let is_replay = self.status == 200
+            && self.says("once") == Some("replayed")
+            && self.says("fencing-token").is_some_and(is_number);
+        // One that a proxy has broken off is none.
+        if !is_replay || self.says("once-bytes").is_some_and(|text| text != self.body.len().to_string()) {
             return None;
         }
         // Other clients may store a larger number, or none.

@@ -233,6 +233,7 @@ async fn hosts_and_origins_can_be_allowed() {
         "once-earlier",
         "once-status",
         "once-content-type",
+        "once-bytes",
         "once-stored-at",
         "once-kept-until",
     ] {

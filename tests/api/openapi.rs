@@ -463,9 +463,15 @@ fn a_result_is_the_only_body_and_is_any_bytes() {
         // So is what a begin is answered with, if the work is done.
         let replay = &DOCUMENT["paths"][path]["put"]["responses"]["200"];
         assert!(replay["content"]["application/octet-stream"].is_object(), "{replay}");
-        for header in
-            ["Fencing-Token", "Once", "Once-Status", "Once-Content-Type", "Once-Stored-At", "Once-Kept-Until"]
-        {
+        for header in [
+            "Fencing-Token",
+            "Once",
+            "Once-Status",
+            "Once-Content-Type",
+            "Once-Bytes",
+            "Once-Stored-At",
+            "Once-Kept-Until",
+        ] {
             assert!(replay["headers"][header].is_object(), "{path}: {header}");
         }
         let granted = &DOCUMENT["paths"][path]["put"]["responses"]["201"]["headers"];

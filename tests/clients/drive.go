@@ -17,12 +17,14 @@ import (
 )
 
 var (
-	ctx       = context.Background()
-	input     = bufio.NewScanner(os.Stdin)
-	client    *fencepost.Client
-	lease     *fencepost.Lease
-	errFailed = errors.New("what work may return")
-	words     = map[error]string{
+	ctx    = context.Background()
+	input  = bufio.NewScanner(os.Stdin)
+	client *fencepost.Client
+	lease  *fencepost.Lease
+	// Of the context that the one who holds a lock was given.
+	cancelHold context.CancelFunc
+	errFailed  = errors.New("what work may return")
+	words      = map[error]string{
 		fencepost.ErrNothingDone: "nothingdone",
 		fencepost.ErrAbandoned:   "abandoned",
 		errFailed:                "failed",
@@ -70,6 +72,10 @@ func work(ctx context.Context, lease *fencepost.Lease) error {
 			panic(errFailed)
 		case "exit":
 			runtime.Goexit()
+		case "wind-down": // As at a shutdown, where the work still has to end.
+			cancelHold()
+			fmt.Println("winds down")
+			continue
 		case "lost":
 			<-ctx.Done()
 		case "ended": // As a command is killed by its context.
@@ -176,7 +182,10 @@ func do(words []string) (string, error) {
 	case "release":
 		return "released", client.Release(ctx, lease)
 	case "hold":
-		return "released", survives(func() error { return client.Hold(ctx, words[1], times(words), work) })
+		var holding context.Context
+		holding, cancelHold = context.WithCancel(ctx)
+		defer cancelHold()
+		return "released", survives(func() error { return client.Hold(holding, words[1], times(words), work) })
 	case "once":
 		text := ""
 		err := survives(func() (err error) {

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::{JSON, USUAL_HEADERS, expiry, insert_fencing_token, json, time_ago, with_grant_headers};
 use crate::api::headers::{
-    CORP, ONCE, ONCE_CONTENT_TYPE, ONCE_EARLIER, ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT,
+    CORP, ONCE, ONCE_BYTES, ONCE_CONTENT_TYPE, ONCE_EARLIER, ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT,
 };
 use crate::lock::{FencingToken, LeaseToken, LockKey};
 use crate::once::{Place, RecordView, Stored, WorkState};
@@ -217,6 +217,7 @@ pub(crate) fn stored(key: &LockKey, fencing_token: FencingToken, kept_ms: u64, l
 /// A result, byte for byte, in a way in which no browser runs it.
 pub(crate) fn replay(stored: Stored) -> Response {
     let Stored { fencing_token, age_ms, kept_ms, result, .. } = stored;
+    let bytes = result.body.len();
     let mut response = Response::new(Body::from(result.body));
     *response.headers_mut() = HeaderMap::with_capacity(2 * USUAL_HEADERS);
     insert_fencing_token(&mut response, fencing_token);
@@ -238,6 +239,8 @@ pub(crate) fn replay(stored: Stored) -> Response {
     let served = kept_type.clone().filter(is_harmless);
     headers.insert(CONTENT_TYPE, served.unwrap_or(HeaderValue::from_static(BYTES)));
     headers.extend(kept_type.map(|kept| (ONCE_CONTENT_TYPE, kept)));
+    // A proxy may take the length away, and break off.
+    headers.insert(ONCE_BYTES, bytes.into());
     headers.extend(result.status.map(|status| (ONCE_STATUS, status.get().into())));
     response
 }

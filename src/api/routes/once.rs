@@ -55,6 +55,7 @@ use crate::telemetry::metrics::metrics;
                  ("Once" = String, description = "`replayed`."),
                  ("Once-Status" = u64, description = "The number that was stored with the result, if there is one."),
                  ("Once-Content-Type" = String, description = "The media type that was stored with the result, if there is one."),
+                 ("Once-Bytes" = u64, description = "How many bytes the result has. If the body has fewer, the answer was broken off."),
                  ("Once-Stored-At" = String, description = "When the result was stored."),
                  ("Once-Kept-Until" = String, description = "When the key is new again.")), example = json!("charged 12.50 EUR")),
         BeginProblems,

@@ -39,6 +39,7 @@ async fn a_result_comes_back_as_it_was_and_runs_nowhere(pair: Pair) {
             ("Content-Type", Some(served)),
             ("Once-Content-Type", Some(sent).filter(|_| is_told)),
             ("Once-Status", None),
+            ("Once-Bytes", Some("8")),
             ("Once", Some("replayed")),
             ("X-Content-Type-Options", Some("nosniff")),
             ("Content-Security-Policy", Some("default-src 'none'; sandbox; frame-ancestors 'none'")),

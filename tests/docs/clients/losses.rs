@@ -16,7 +16,44 @@ with_each!(
     a_loss_is_told_though_the_release_is_not_answered,
     the_loss_of_a_lease_that_is_shorter_than_asked_is_told_when_it_ends,
     of_several_locks_none_is_left_by_an_answer_that_was_lost,
+    an_answer_that_asks_for_a_long_pause_costs_no_lease,
 );
+
+/// As a proxy says it for the moment in which its gateway is replaced.
+async fn an_answer_that_asks_for_a_long_pause_costs_no_lease(kind: Kind) {
+    let busy = answer("503 Service Unavailable", "").replace("connection", "retry-after: 30\r\nconnection");
+    let patches = Arc::new(AtomicUsize::new(0));
+    let counts = patches.clone();
+    let gateway = Pretender::start(move |method| match method {
+        "PATCH" if counts.fetch_add(1, Ordering::SeqCst) == 0 => busy.clone(),
+        _ => answer("200 OK", &GRANT.replace("300000", "9000")),
+    });
+    let gateway = gateway.await;
+    let mut client = kind.start(&gateway.url).await;
+    client.is_granted("hold k 9 0").await;
+    eventually("it was asked to wait", async || patches.load(Ordering::SeqCst) > 0).await;
+    let asked = Instant::now();
+    eventually("it asks again", async || patches.load(Ordering::SeqCst) > 1).await;
+    // The lease ends six seconds after the answer.
+    assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+    assert_eq!(client.does("check").await, "held");
+}
+
+/// Its work is told to end, and may take a while for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_go_a_context_that_has_ended_ends_no_renewal() {
+    let scene = Scene::start().await;
+    let mut client = scene.client(Kind::Go).await;
+    let number = client.is_granted("hold k 1 0").await;
+    assert_eq!(client.does("wind-down").await, "winds down");
+    let ends = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < ends {
+        assert_eq!(scene.look.get("/locks/k").send().await.expect(200).fencing_token(), number);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(client.does("leave").await, "released");
+    scene.is_free().await;
+}
 
 async fn a_lease_that_nobody_can_renew_is_lost_in_time(kind: Kind) {
     let scene = Scene::start().await;

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::answers::Pretender;
 use super::workshop::{Driver, Kind};
 use super::{Scene, url};
 use kit::eventually;
@@ -19,7 +20,25 @@ with_each!(
     what_someone_may_have_done_is_left_alone_if_you_say_so,
     another_request_of_the_same_key_is_refused,
     a_result_that_is_too_large_gives_the_place_up,
+    a_result_that_was_broken_off_is_none,
 );
+
+/// A proxy has taken the length away, and the answer ends with the connection.
+async fn a_result_that_was_broken_off_is_none(kind: Kind) {
+    let replay = |bytes: &str| {
+        format!(
+            "HTTP/1.1 200 OK\r\nonce: replayed\r\nfencing-token: 7\r\n{bytes}connection: close\r\n\r\npaid"
+        )
+    };
+    for (bytes, said) in
+        [("once-bytes: 9\r\n", "unknown"), ("once-bytes: 4\r\n", "replayed paid None None 7")]
+    {
+        let answer = replay(bytes);
+        let gateway = Pretender::start(move |_| answer.clone()).await;
+        let mut client = kind.start_in(&[("FENCEPOST_URL", &gateway.url), ("RETRY_FOR_S", "1")]).await;
+        assert_eq!(client.does("once k 30 0 f").await, said);
+    }
+}
 
 /// The number in `works 0 17`, and the worker's `earlier`.
 async fn works(client: &mut Driver, what: &str) -> (u64, u64) {

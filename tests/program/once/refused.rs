@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use kit::{Client, Gateway, fresh_token};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::run::kit::Scene;
 use crate::run::shape::Recorder;
@@ -89,4 +91,34 @@ async fn wrong_settings_are_told_before_anything_is_asked() {
     }
     let without_dashes = scene.launch(scene.command_of("once", &["k", "true"])).end().await;
     without_dashes.expect_line(2, &["fencepost once KEY -- COMMAND"]);
+}
+
+/// A proxy has taken the length away, and the answer ends with the connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_was_broken_off_is_not_printed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let scene = Scene::at(format!("http://{}", listener.local_addr().unwrap()));
+    let answers = async |headers: &str| {
+        let answer = format!("HTTP/1.1 200 OK\r\nonce: replayed\r\n{headers}connection: close\r\n\r\npaid");
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                connection.read_buf(&mut request).await.unwrap();
+            }
+            connection.write_all(answer.as_bytes()).await.unwrap();
+        }
+    };
+    let printed = async |headers: &str| {
+        tokio::select! {
+            ended = scene.do_work(&["--gateway-wait", "0s"], "echo other") => ended,
+            () = answers(headers) => unreachable!(),
+        }
+    };
+    let whole = printed("fencing-token: 7\r\nonce-bytes: 4\r\n").await;
+    assert_eq!(whole.expect_silent(0).stdout, "paid");
+    for headers in ["fencing-token: 7\r\nonce-bytes: 9\r\n", "once-bytes: 4\r\n"] {
+        let ended = printed(headers).await;
+        assert_eq!((ended.status, &*ended.stdout), (Some(69), ""), "{headers}: {ended:?}");
+    }
 }
