@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rustix::fs::OFlags;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -41,8 +42,22 @@ impl fmt::Display for KeysFileError {
 
 /// Reads the text of a keys file, or of a file with a key or a token.
 pub fn read_text(file: &Path) -> io::Result<String> {
+    text_of(File::open(file)?)
+}
+
+/// The same of a file alone. To open a pipe is to wait for the one who writes to it, perhaps for ever.
+pub fn read_text_of_file(path: &Path) -> io::Result<String> {
+    let at_once = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = OpenOptions::new().read(true).custom_flags(at_once).open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe: write a file"));
+    }
+    text_of(file)
+}
+
+fn text_of(file: File) -> io::Result<String> {
     let mut text = String::new();
-    let length = File::open(file)?.take(LONGEST_FILE).read_to_string(&mut text)?;
+    let length = file.take(LONGEST_FILE).read_to_string(&mut text)?;
     if length as u64 == LONGEST_FILE {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too long for such a file"));
     }
@@ -179,7 +194,7 @@ impl Draft {
                 self.subjects = Some(texts(value).ok_or_else(|| must_be(rule))?);
             }
             "prefixes" => {
-                let rule = "a list of prefixes, and not empty: for all locks write every_key = true";
+                let rule = "a list of prefixes without control characters, and not empty: for all locks write every_key = true";
                 self.prefixes = Some(texts(value).ok_or_else(|| must_be(rule))?);
             }
             "every_key" => self.every_key = Some(value.as_bool().ok_or_else(|| must_be("true or false"))?),

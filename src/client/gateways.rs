@@ -112,6 +112,14 @@ impl Gateways {
         self.useful() > 0
     }
 
+    /// What has answered in the place of a gateway, without a word of HTTP or with another certificate, may be gone in a moment.
+    pub(crate) fn forgive_strangers(&mut self) {
+        let troubles = self.members.iter_mut().filter_map(|member| member.trouble.as_mut());
+        for trouble in troubles.filter(|trouble| trouble.contact == Contact::None) {
+            trouble.is_lasting = false;
+        }
+    }
+
     /// Why there is no answer, gateway by gateway; nothing where none is known to have failed.
     pub(crate) fn trouble(&self) -> Option<String> {
         let told = self.members.iter().filter_map(|member| {

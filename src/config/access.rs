@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fmt::Display;
+use std::io;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -13,7 +13,7 @@ use axum::http::uri::{Authority, Uri};
 use clap::Args;
 
 use super::error::{SettingsError, needs, require};
-use crate::access::{Entry, parse_keys, read_text};
+use crate::access::{Entry, parse_keys, read_text, read_text_of_file};
 use crate::api::{Facades, NEVER_RENEWED_TTL, RebootGroup};
 use crate::lock::Slots;
 
@@ -137,9 +137,12 @@ pub struct KeysFile {
 impl KeysFile {
     /// Reads it; the error says where it is wrong, and not what stands there.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let wrong = |problem: &dyn Display| format!("{}: {problem}", path.display());
-        let text = read_text(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        let keys = parse_keys(&text).map_err(|error| wrong(&error))?;
+        Self::of(path, read_text(path))
+    }
+
+    fn of(path: &Path, read: io::Result<String>) -> Result<Self, String> {
+        let text = read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let keys = parse_keys(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self { path: path.to_owned(), keys })
     }
 
@@ -147,9 +150,10 @@ impl KeysFile {
     pub fn read_settled(path: &Path) -> Result<Self, String> {
         let mut before = None;
         loop {
-            let now = read_text(path).ok();
+            let read = read_text_of_file(path);
+            let now = read.as_ref().ok().cloned();
             if before.as_ref() == Some(&now) {
-                return Self::read(path);
+                return Self::of(path, read);
             }
             before = Some(now);
             sleep(SETTLING);
@@ -222,7 +226,7 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
 
 fn allowed_host(host: &str) -> Result<String, SettingsError> {
     match host.parse::<Authority>() {
-        Ok(authority) if authority.host() == host => Ok(host.to_owned()),
+        Ok(authority) if authority.host() == host && !host.contains('*') => Ok(host.to_owned()),
         _ => {
             let problem = format!("{host:?} is no host name (leave scheme and port out)");
             Err(SettingsError::new("--allow-host", problem))

@@ -50,6 +50,8 @@ pub(super) async fn last_answer<T>(
     let tries = async {
         loop {
             let answer = gateways.ask(try_may_take, &request).await;
+            // They have answered before.
+            gateways.forgive_strangers();
             if answer.is_some() || !gateways.may_answer() {
                 return answer;
             }

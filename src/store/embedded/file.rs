@@ -82,7 +82,7 @@ impl StoreFile {
     /// Opens the database on `disk`, once all that can be read there is on disk.
     pub(super) fn open(disk: &Arc<Disk>, clock: &dyn Clock) -> Result<Self, OpenError> {
         let path = disk.path();
-        disk.settle().map_err(|error| open_error(path, error.into()))?;
+        disk.settle().map_err(|error| failed(path, &error))?;
         let mut builder = Builder::new();
         builder.set_cache_size(PAGE_CACHE_BYTES);
         let database =

@@ -2,6 +2,8 @@
 
 use kit::proxy::{Fate, Framing, Progress};
 use kit::{Client, Gateway, Proxy, eventually, fresh_token};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::run::kit::{Running, Scene};
 
@@ -38,6 +40,27 @@ async fn a_gateway_that_is_away_while_the_result_is_stored_gets_it_when_it_is_ba
     assert_eq!(ended.stdout, "out\n");
     let record = Client::new(gateway.address).get("/once/k").send().await.expect(200).json();
     assert_eq!((record["state"].as_str(), record["status"].as_u64()), (Some("done"), Some(0)));
+}
+
+/// As of a port that is forwarded to another server for a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_http_ends_no_try_to_store_a_result() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let running = begun(&scene).await;
+    let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    proxy.set_target(stranger.local_addr().unwrap().port());
+    proxy.sever();
+    let_go(&scene);
+    let (mut connection, _) = stranger.accept().await.unwrap();
+    connection.read_buf(&mut Vec::new()).await.unwrap();
+    connection.write_all(b"\x15\x03\x01\x00\x02\x02\x46").await.unwrap();
+    proxy.set_target(gateway.address.port());
+    drop((connection, stranger));
+    assert_eq!(running.end().await.expect_silent(0).stdout, "out\n");
+    let record = Client::new(gateway.address).get("/once/k").send().await.expect(200).json();
+    assert_eq!(record["state"], "done");
 }
 
 #[tokio::test(flavor = "multi_thread")]
