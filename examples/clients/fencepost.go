@@ -352,10 +352,9 @@ func (c *Client) renews(ctx context.Context, lease *Lease, ttl time.Duration) (c
 			select {
 			case <-renewing.Done():
 			case <-time.After(least(ttl/3, time.Until(lease.EndsAt()))):
-				err := ErrLost
-				if time.Now().Before(lease.EndsAt()) {
-					err = c.Renew(renewing, lease, ttl)
-				}
+				inTime, over := context.WithDeadline(renewing, lease.EndsAt())
+				err := c.Renew(inTime, lease, ttl)
+				over()
 				if renewing.Err() == nil && (errors.Is(err, ErrLost) || time.Now().After(lease.EndsAt())) {
 					isLost.Store(true)
 					lease.mutex.Lock()

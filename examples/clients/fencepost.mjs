@@ -310,7 +310,7 @@ export class Fencepost {
       if (now() >= until || (isRound && (isWrong || !isReached))) {
         throw new (isWrong ? Refused : isDoubtful ? Unknown : Unavailable)(message, problem, after);
       }
-      if (isRound) await pause(Math.min(after ?? 200, 200 + left / 4, left), undefined, { signal });
+      if (isRound) await pause(Math.min(after || 200, 200 + left / 4, left), undefined, { signal });
     }
   }
 

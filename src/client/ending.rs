@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -83,10 +83,12 @@ pub(crate) fn exit_code(ended: Result<u8, CommandFailure>) -> ExitCode {
 ///
 /// If standard error is closed, or full and not read, the exit status is all that is said.
 pub fn say(problem: &str) {
-    let line = escaped(&format!("fencepost: {problem}"), Form::Text);
-    let (done, is_done) = mpsc::channel();
-    let write = move || drop(done.send(io::stderr().write_all(line.as_bytes())));
-    if thread::Builder::new().spawn(write).is_ok() {
-        let _ = is_done.recv_timeout(LINE_MAY_TAKE);
+    let line: Arc<str> = escaped(&format!("fencepost: {problem}"), Form::Text).into();
+    let (written, (done, is_done)) = (line.clone(), mpsc::channel());
+    let write = move || drop(done.send(io::stderr().write_all(written.as_bytes())));
+    match thread::Builder::new().spawn(write) {
+        Ok(_) => drop(is_done.recv_timeout(LINE_MAY_TAKE)),
+        // Why there is no thread may be just what is to be said.
+        Err(_) => drop(io::stderr().write_all(line.as_bytes())),
     }
 }

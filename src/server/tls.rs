@@ -1,13 +1,16 @@
 //! TLS: certificates that are read again when they change, and the subject of a client's certificate.
 
 use std::fmt;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
 use std::ops::RangeInclusive;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::{RwLock, RwLockReadGuard};
+use rustix::fs::OFlags;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
@@ -194,7 +197,14 @@ fn validity(chain: &[CertificateDer<'_>]) -> Option<RangeInclusive<Timestamp>> {
 }
 
 fn bytes(file: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(file).map_err(|error| TlsError::Unreadable { file: file.to_owned(), error })
+    // A pipe may be read at the start. To open one that has come since would be to wait for a writer, perhaps for ever.
+    let is_pipe = file.metadata().is_ok_and(|about| about.file_type().is_fifo());
+    let flags = if is_pipe { OFlags::empty() } else { OFlags::NONBLOCK };
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(i32::try_from(flags.bits()).unwrap_or_default());
+    let mut bytes = Vec::new();
+    let read = options.open(file).and_then(|mut opened| opened.read_to_end(&mut bytes));
+    read.map(|_| bytes).map_err(|error| TlsError::Unreadable { file: file.to_owned(), error })
 }
 
 fn unusable(file: &Path, problem: impl ToString) -> TlsError {

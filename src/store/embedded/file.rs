@@ -53,6 +53,9 @@ const UNFINISHED: &str = ".unfinished";
 /// Why a row is refused that this program cannot have written.
 const BAD_ROW: &str = "it holds a record that no version of Fencepost wrote";
 
+/// Of what makes the database panic.
+const UNREADABLE: &str = "it cannot be read";
+
 type AnyError = Box<dyn Error + Send + Sync>;
 
 /// An open file, which no other process can open.
@@ -240,31 +243,31 @@ impl Head {
 /// wants to open it meanwhile is refused.
 pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
     // Of some damages the database makes a panic.
-    let looked = without_a_word(|| {
-        // As long as this is open, no process can open it for writing.
-        let closed = match Builder::new().open_read_only(path) {
-            Ok(database) => Some(database),
-            Err(DatabaseError::RepairAborted) => None,
-            Err(error) => return Err(open_error(path, error)),
-        };
-        match sound_copy(path) {
-            Ok(database) => Head::of(&database).unwrap_or_default().judge(path).map(|_| closed.is_some()),
-            Err(error) => match Builder::new().open_read_only(path) {
-                // It has changed while it was read.
-                Err(error @ DatabaseError::DatabaseAlreadyOpen) => Err(open_error(path, error)),
-                _ => Err(damaged(path, &*error)),
-            },
-        }
-    });
-    looked.unwrap_or_else(|| Err(damaged(path, &"it cannot be read")))
+    let open = || without_a_word(|| Builder::new().open_read_only(path));
+    // As long as this is open, no process can open it for writing.
+    let closed = match open() {
+        Some(Ok(database)) => Some(database),
+        Some(Err(DatabaseError::RepairAborted)) => None,
+        Some(Err(error)) => return Err(open_error(path, error)),
+        None => return Err(damaged(path, &UNREADABLE)),
+    };
+    match without_a_word(|| head_of_copy(path)).unwrap_or_else(|| Err(UNREADABLE.into())) {
+        Ok(head) => head.judge(path).map(|_| closed.is_some()),
+        // It may have changed while it was read.
+        Err(error) => match open() {
+            Some(Err(error @ DatabaseError::DatabaseAlreadyOpen)) => Err(open_error(path, error)),
+            Some(Ok(_)) if closed.is_none() => was_closed(path),
+            _ => Err(damaged(path, &*error)),
+        },
+    }
 }
 
-/// The database in a file as it is once it is repaired, where all of it is as it was written. The file stays as it is.
-fn sound_copy(path: &Path) -> Result<Database, AnyError> {
+/// The head of the database in a file as it is once it is repaired, if all of it is as it was written. The file stays as it is.
+fn head_of_copy(path: &Path) -> Result<Head, AnyError> {
     let mut builder = Builder::new();
     let mut database = builder.set_cache_size(PAGE_CACHE_BYTES).create_with_backend(Scratch::of(path)?)?;
     match database.check_integrity()? {
-        true => Ok(database),
+        true => Ok(Head::of(&database).unwrap_or_default()),
         // What it would be repaired to lacks what was told.
         false => Err("parts of it are not as they were written".into()),
     }

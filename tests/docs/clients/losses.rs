@@ -44,9 +44,9 @@ async fn an_answer_that_asks_for_a_long_pause_costs_no_lease(kind: Kind) {
 async fn in_go_a_context_that_has_ended_ends_no_renewal() {
     let scene = Scene::start().await;
     let mut client = scene.client(Kind::Go).await;
-    let number = client.is_granted("hold k 1 0").await;
+    let number = client.is_granted("hold k 3 0").await;
     assert_eq!(client.does("wind-down").await, "winds down");
-    let ends = Instant::now() + Duration::from_secs(3);
+    let ends = Instant::now() + Duration::from_secs(7);
     while Instant::now() < ends {
         assert_eq!(scene.look.get("/locks/k").send().await.expect(200).fencing_token(), number);
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -34,7 +34,7 @@ async fn a_command_that_a_signal_ended_is_128_and_its_number() {
 async fn who_does_not_read_standard_error_keeps_neither_the_lock_nor_the_status() {
     let gateway = Gateway::embedded(&[]).await;
     let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
-    let fill = "rm -f pipe; mkfifo pipe; exec 3<>pipe; dd if=/dev/zero of=pipe bs=65536 count=1 2>/dev/null";
+    let fill = "rm -f pipe; mkfifo pipe; exec 3<>pipe; dd if=/dev/zero of=pipe oflag=nonblock bs=4096 count=1000 2>/dev/null";
     let run = "exec \"$F\" run --ttl 9s k -- sh -c \"$SCRIPT\" 2>&3";
     let unread = |script: &str| {
         let mut shell = bare("sh");
