@@ -1,26 +1,18 @@
 //! Requests of other tools: they are answered in the form that the tool reads, and get at no lock that the key is not for. What
 //! was granted is refused to the next, and given back by the same request.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use fencepost::access::{Keyring, ShownKey, parse_keys};
 use fencepost::api::{Facades, Middleware, RebootGroup};
 use serde_json::Value;
 
-use crate::requests::{Answer, application, ask_any, read};
+use crate::requests::{Answer, ask_any, read, with_key};
 
 /// The headers that show the key, in front of the body of an input.
 static APP: LazyLock<(Middleware, String)> = LazyLock::new(|| {
-    let key = ShownKey::generate();
-    let file = format!(
-        "[[key]]\nid = \"{}\"\nname = \"fuzz\"\nsecret_sha256 = \"{}\"\nprefixes = [\"ours/\", \"dapr:ours:\", \"fleet-lock:ours\"]\nallow = [\"acquire\", \"admin\"]\n",
-        key.id.as_str(),
-        key.hash()
-    );
-    let keyring = Arc::new(Keyring::new(parse_keys(&file).unwrap()));
     let fleet_lock = ["ours=1", "theirs=1"].map(|group| RebootGroup::parse(group).unwrap()).to_vec();
     let facades = Facades { terraform: true, dapr: true, fleet_lock };
-    (application(Some(keyring), facades), key.reveal())
+    with_key(&["ours/", "dapr:ours:", "fleet-lock:ours"], &["acquire", "admin"], facades)
 });
 
 /// Whether an answer has one of the forms that the tool at this path reads.

@@ -30,18 +30,20 @@ static SECRET: LazyLock<String> = LazyLock::new(|| format!("{:032x}", rand::rand
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 static FOR_ANYBODY: LazyLock<Middleware> = LazyLock::new(|| application(None, Facades::default()));
 /// One key, which is for the locks below `ours/`.
-static WITH_KEYS: LazyLock<(Middleware, String)> = LazyLock::new(|| {
-    let key = ShownKey::generate();
-    let file = format!(
-        "[[key]]\nid = \"{}\"\nname = \"fuzz\"\nsecret_sha256 = \"{}\"\nprefixes = [\"ours/\"]\nallow = [\"acquire\", \"inspect\", \"list\", \"admin\"]\n",
-        key.id.as_str(),
-        key.hash()
-    );
-    let keyring = Keyring::new(parse_keys(&file).unwrap());
-    (application(Some(Arc::new(keyring)), Facades::default()), key.reveal())
-});
+static WITH_KEYS: LazyLock<(Middleware, String)> =
+    LazyLock::new(|| with_key(&["ours/"], &["acquire", "inspect", "list", "admin"], Facades::default()));
 
-pub fn application(keyring: Option<Arc<Keyring>>, facades: Facades) -> Middleware {
+/// What serves one key with these prefixes and rights, and the key.
+pub fn with_key(prefixes: &[&str], rights: &[&str], facades: Facades) -> (Middleware, String) {
+    let key = ShownKey::generate();
+    let (id, hash) = (key.id.as_str(), key.hash());
+    let entry = format!("id = \"{id}\"\nname = \"fuzz\"\nsecret_sha256 = \"{hash}\"");
+    let file = format!("[[key]]\n{entry}\nprefixes = {prefixes:?}\nallow = {rights:?}\n");
+    let keyring = Arc::new(Keyring::new(parse_keys(&file).unwrap()));
+    (application(Some(keyring), facades), key.reveal())
+}
+
+fn application(keyring: Option<Arc<Keyring>>, facades: Facades) -> Middleware {
     let _inside = RUNTIME.enter();
     let store = EmbeddedStore::in_memory(EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap();
     app(AppState::new(App {
