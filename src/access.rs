@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, pending};
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -165,27 +167,31 @@ impl Caller {
     }
 
     /// Completes when the caller may no longer do this to a lock, and says why.
-    pub async fn until_denied(&self, right: Right, key: &LockKey) -> Denied {
-        let Some(holder) = &self.0 else { return std::future::pending().await };
-        let mut changes = holder.key.changes.clone();
-        loop {
-            changes.mark_unchanged();
-            if let Err(denied) = self.check(right, key) {
-                return denied;
-            }
-            let end = holder.entry().and_then(|entry| entry.expires);
-            let end = end.into_iter().chain(holder.proof.ends()).min();
-            let expiry = async {
-                match end.map(|end| Duration::try_from(end.duration_since(Timestamp::now()))) {
-                    Some(left) => sleep(left.unwrap_or_default().min(LONGEST_SLEEP)).await,
-                    None => std::future::pending().await,
+    pub fn until_denied<'a>(&'a self, right: Right, key: &'a LockKey) -> BoxFuture<'a, Denied> {
+        // Most gateways have no keys, and there this takes no room.
+        let Some(holder) = &self.0 else { return pending().boxed() };
+        let denied = async move {
+            let mut changes = holder.key.changes.clone();
+            loop {
+                changes.mark_unchanged();
+                if let Err(denied) = self.check(right, key) {
+                    return denied;
                 }
-            };
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return std::future::pending().await },
-                () = expiry => {}
+                let end = holder.entry().and_then(|entry| entry.expires);
+                let end = end.into_iter().chain(holder.proof.ends()).min();
+                let expiry = async {
+                    match end.map(|end| Duration::try_from(end.duration_since(Timestamp::now()))) {
+                        Some(left) => sleep(left.unwrap_or_default().min(LONGEST_SLEEP)).await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    changed = changes.changed() => if changed.is_err() { return pending().await },
+                    () = expiry => {}
+                }
             }
-        }
+        };
+        denied.boxed()
     }
 
     /// Counts a request, as so many, against the rate of the key; `None` where it has none. Who has no key is not counted.

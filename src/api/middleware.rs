@@ -14,6 +14,7 @@ use axum::http::Method;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use futures_util::future::{Either, ready};
 use tower::{Layer, Service, service_fn};
 use tower_http::cors::CorsLayer;
 
@@ -56,22 +57,31 @@ struct Layers {
 }
 
 impl Application for Middleware {
-    async fn answer(self, mut request: Request) -> Response {
-        if self.0.is_open {
+    /// All but the answer is done at once, so that a request that waits has no room for what went before.
+    fn answer(self, mut request: Request) -> impl Future<Output = Response> + Send {
+        let layers = self.0;
+        if layers.is_open {
             let line = observe(&mut request, |_| false);
-            return line.hand_over(Box::pin(self.0.router.clone().answer(request)).await);
+            let answer = layers.router.clone().answer(request);
+            return Either::Right(answer.map(|response| line.hand_over(response)).boxed());
         }
-        let guarded = guard_browsers(&self.0.state.admission, &request);
+        let guarded = guard_browsers(&layers.state.admission, &request);
         let is_welcome = guarded.is_ok();
-        let line = observe(&mut request, |request| is_welcome && is_known(&self.0.state, request));
-        let response = match guarded {
-            Ok(()) if self.0.cors.is_none() && !line.is_traced() => self.0.call(request).await,
-            // Boxed, so that other requests do not carry the room for it.
-            Ok(()) => Box::pin(line.traced(self.0.call_with_cors(request))).await,
+        let line = observe(&mut request, |request| is_welcome && is_known(&layers.state, request));
+        match guarded {
+            Ok(()) if layers.cors.is_none() && !line.is_traced() => {
+                Either::Left(layers.call(request).map(|response| line.hand_over(response)))
+            }
+            Ok(()) => {
+                let answer = async move {
+                    let response = line.traced(layers.call_with_cors(request)).await;
+                    line.hand_over(response)
+                };
+                Either::Right(answer.boxed())
+            }
             // This check comes before CORS. So a preflight of a site that is not allowed is refused too.
-            Err(problem) => problem.into_response(),
-        };
-        line.hand_over(response)
+            Err(problem) => Either::Right(ready(line.hand_over(problem.into_response())).boxed()),
+        }
     }
 
     fn refuse(self, mut request: Request, why: Malformed) -> Response {
@@ -105,24 +115,18 @@ impl Layers {
 
     /// This runs inside of CORS, since preflights carry no key. The log and the request id are outside of it, so that a
     /// panic has both.
-    async fn call(&self, request: Request) -> Response {
-        let checked = catch_unwind(AssertUnwindSafe(|| self.check(&request)));
-        let answer = match checked {
-            Ok(Ok(left)) => AssertUnwindSafe(self.router.clone().answer(request))
-                .catch_unwind()
-                .await
-                .map(|response| with_rate_left(response, left)),
-            Ok(Err(refusal)) => Ok(*refusal),
-            Err(panic) => Err(panic),
-        };
-        // The panic hook has written the message to the log. The caller must not see it.
-        answer.unwrap_or_else(|_| {
-            Problem::new(
-                ProblemType::InternalError,
-                "the gateway made a mistake: look for the X-Request-Id of this answer in its log",
-            )
-            .into_response()
-        })
+    fn call(&self, request: Request) -> impl Future<Output = Response> + Send + use<> {
+        match catch_unwind(AssertUnwindSafe(|| self.check(&request))) {
+            Ok(Ok(left)) => {
+                let answer = AssertUnwindSafe(self.router.clone().answer(request)).catch_unwind();
+                Either::Left(answer.map(move |answer| match answer {
+                    Ok(response) => with_rate_left(response, left),
+                    Err(_) => mistake(),
+                }))
+            }
+            Ok(Err(refusal)) => Either::Right(ready(*refusal)),
+            Err(_) => Either::Right(ready(mistake())),
+        }
     }
 
     /// What the request's key has left of its rate, or the answer that refuses the request.
@@ -130,6 +134,12 @@ impl Layers {
         limit_head(request).map_err(|problem| Box::new(problem.into_response()))?;
         authenticate(&self.state, request)
     }
+}
+
+/// The answer after a panic. The hook has written its message to the log, and the caller must not see it.
+fn mistake() -> Response {
+    let text = "the gateway made a mistake: look for the X-Request-Id of this answer in its log";
+    Problem::new(ProblemType::InternalError, text).into_response()
 }
 
 fn cors(admission: &Admission) -> Option<CorsLayer> {

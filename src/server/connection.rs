@@ -9,6 +9,8 @@ use axum::body::{Body, HttpBody};
 use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
 use axum::http::{HeaderValue, Request, Version};
 use axum::response::Response;
+use futures_util::FutureExt;
+use futures_util::future::{Either, lazy, ready};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -93,9 +95,10 @@ pub(super) async fn serve_connection(
             // It is counted here and not in the future: an HTTP/2 connection leaves that to another task.
             let in_flight = InFlight::new(&requests, request.version());
             let malformed = requests.malformed().or_else(|| Malformed::by_host(&request));
+            let (app, phase, unread) = (app.clone(), phase.clone(), unread.clone());
             // Boxed: hyper keeps room for it as long as it has the connection, and so this is only the room of a
-            // pointer.
-            Box::pin(respond(app.clone(), request, malformed, in_flight, phase.clone(), unread.clone()))
+            // pointer. Lazy: a request that waits has no room for what it came with.
+            Box::pin(lazy(move |_| respond(app, request, malformed, in_flight, phase, unread)).flatten())
         })
     };
     let first_request_by = Instant::now() + settings.first_request_timeout;
@@ -240,43 +243,46 @@ async fn until_quiet<A: Answers>(
 }
 
 /// Answers one request through `app`.
-async fn respond(
+fn respond(
     app: impl Application,
     request: Request<Incoming>,
     malformed: Option<Malformed>,
     in_flight: InFlight,
     phase: watch::Receiver<Phase>,
     unread: Arc<Unread>,
-) -> Result<Response, Infallible> {
+) -> impl Future<Output = Result<Response, Infallible>> {
     in_flight.note_seen();
     let version = request.version();
     let (has_body, is_malformed) = (!request.body().is_end_stream(), malformed.is_some());
     let is_coded = request.headers().contains_key(TRANSFER_ENCODING);
-    let mut response = match malformed {
-        None => app.answer(request.map(Body::new)).await,
-        Some(why) => app.refuse(request.map(Body::new), why),
+    let request = request.map(Body::new);
+    let answer = match malformed {
+        None => Either::Left(app.answer(request)),
+        Some(why) => Either::Right(ready(app.refuse(request, why))),
     };
-    // If a request has a malformed head, or a body that was not read, or whose end only hyper knows, nothing behind it can be
-    // trusted.
-    let is_unread = has_body && response.extensions().get::<BodyWasRead>().is_none();
-    let is_last = is_malformed || is_coded || is_unread;
-    // A stream is in flight until its end. For the timers, all other answers are over when the handler returns.
-    if response.body().size_hint().exact().is_none() {
-        response = response.map(|body| {
-            Body::new(body.map_frame(move |frame| {
-                let _ = &in_flight;
-                frame
-            }))
-        });
-    } else if version == Version::HTTP_2 && !response.body().is_end_stream() {
-        response = response.map(|body| Body::new(CountedBody::new(body, true, unread)));
-    } else if response.body().size_hint().lower() > PIECE_BYTES as u64 {
-        response = response.map(|body| Body::new(CountedBody::new(body, false, unread)));
-    }
-    if version <= Version::HTTP_11 && (is_last || *phase.borrow() != Phase::Serving) {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        // Otherwise hyper adds `keep-alive` if an HTTP/1.0 client asked for it.
-        *response.version_mut() = version;
-    }
-    Ok(response)
+    answer.map(move |mut response| {
+        // If a request has a malformed head, or a body that was not read, or whose end only hyper knows, nothing behind it can be
+        // trusted.
+        let is_unread = has_body && response.extensions().get::<BodyWasRead>().is_none();
+        let is_last = is_malformed || is_coded || is_unread;
+        // A stream is in flight until its end. For the timers, all other answers are over when the handler returns.
+        if response.body().size_hint().exact().is_none() {
+            response = response.map(|body| {
+                Body::new(body.map_frame(move |frame| {
+                    let _ = &in_flight;
+                    frame
+                }))
+            });
+        } else if version == Version::HTTP_2 && !response.body().is_end_stream() {
+            response = response.map(|body| Body::new(CountedBody::new(body, true, unread)));
+        } else if response.body().size_hint().lower() > PIECE_BYTES as u64 {
+            response = response.map(|body| Body::new(CountedBody::new(body, false, unread)));
+        }
+        if version <= Version::HTTP_11 && (is_last || *phase.borrow() != Phase::Serving) {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            // Otherwise hyper adds `keep-alive` if an HTTP/1.0 client asked for it.
+            *response.version_mut() = version;
+        }
+        Ok(response)
+    })
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::ledger::{Counted, Room};
@@ -41,10 +43,10 @@ impl LockService {
             let token = request.token.unwrap_or_else(LeaseToken::generate);
             return Ok(Acquisition { token, outcome: Outcome::NotTaken(NotAcquired::NotShared(why)) });
         }
-        let Some(account) = request.tenant.account.clone() else {
-            return self.acquire_uncounted(attempt, made, request, &mut None).await;
-        };
         let mut room = None;
+        let Some(account) = request.tenant.account.clone() else {
+            return self.acquire_uncounted(attempt, made, request, &mut room).await;
+        };
         // A token of ours takes nothing anew.
         if !request.only_confirms() {
             match self.room(&request.key, request.terms.slots, &account) {
@@ -72,26 +74,37 @@ impl LockService {
         Ok(acquisition)
     }
 
-    /// The same without an account. `room` is what its account has kept for the lock.
-    async fn acquire_uncounted(
+    /// The same without an account. `room` is what its account has kept for the lock. Each way is boxed, so that neither carries
+    /// room for the other.
+    fn acquire_uncounted<'a>(
+        &'a self,
+        attempt: Attempt,
+        made: Option<LeaseToken>,
+        request: AcquireRequest,
+        room: &'a mut Option<Counted>,
+    ) -> BoxFuture<'a, Result<Acquisition, StoreError>> {
+        if request.wait.is_zero() || request.only_confirms() {
+            return self.acquire_at_once(attempt, made, request).boxed();
+        }
+        let entered = Instant::now();
+        let turn = self.acquire_in_turn(attempt, made, request, room).inspect(move |answer| {
+            let ended = match answer {
+                Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. }) => {
+                    WaitEnded::Granted
+                }
+                _ => WaitEnded::NotGranted,
+            };
+            metrics().wait_seconds.observe(ended, entered.elapsed());
+        });
+        turn.boxed()
+    }
+
+    async fn acquire_at_once(
         &self,
         mut attempt: Attempt,
         made: Option<LeaseToken>,
         request: AcquireRequest,
-        room: &mut Option<Counted>,
     ) -> Result<Acquisition, StoreError> {
-        if !request.wait.is_zero() && !request.only_confirms() {
-            let entered = Instant::now();
-            // Boxed, so that requests that do not wait carry no room for it.
-            let answer = Box::pin(self.acquire_in_turn(attempt, made, request, room)).await;
-            let is_granted = matches!(
-                &answer,
-                Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. })
-            );
-            let ended = if is_granted { WaitEnded::Granted } else { WaitEnded::NotGranted };
-            metrics().wait_seconds.observe(ended, entered.elapsed());
-            return answer;
-        }
         let deadline = self.deadline();
         // A token that the gateway made is sent once. If that copy is late, no release has left a tombstone to refuse it.
         let mut acquires_left = if made.is_some() { 1 } else { MOST_ACQUIRES };

@@ -131,12 +131,12 @@ impl LockService {
     /// A caller that drops this future, or the guard in its answer, leaves nothing behind: what was or may yet be granted is
     /// undone in the background.
     pub async fn begin(&self, request: BeginRequest) -> Result<Beginning, StoreError> {
-        let token = request.token.clone();
-        let only_confirms = token.as_ref().is_some_and(LeaseToken::is_server_made);
+        let only_confirms = request.token.as_ref().is_some_and(LeaseToken::is_server_made);
+        // As with a lock, each is boxed, so that neither carries room for the other.
         if !request.wait.is_zero() && !only_confirms {
-            return self.begin_or_wait(request).await;
+            return Box::pin(self.begin_or_wait(request)).await;
         }
-        self.begin_once(&request, self.deadline()).await
+        Box::pin(self.begin_once(&request, self.deadline())).await
     }
 
     /// The same without waiting.

@@ -101,16 +101,19 @@ impl LockService {
             Ok(Err(error)) => return Err(StoreError::Unavailable(error.into_reason())),
             Err(_) => return Err(StoreError::Unavailable("the store does not answer".into())),
         }
-        let lock = request.lock_request(&token, attempt);
-        let guard = self.cleaner.guard(&lock, request.ticket_after());
         // From the first command on, since its answer may be lost.
         request.tenant.keeps_ticket(true);
         let deadline = ends_at + self.store_timeout;
-        let mut waiter = Waiter::new(lock, waiting, guard, ends_at, deadline);
+        let mut waiter = {
+            let lock = request.lock_request(&token, attempt);
+            let guard = self.cleaner.guard(&lock, request.ticket_after());
+            Waiter::new(lock, waiting, guard, ends_at, deadline)
+        };
         let mut permit = None;
         loop {
             let sent_at = boottime();
-            let answer = waiter.ask(&self.store, &request, self.until(deadline)).await;
+            // What soon passes is boxed, so that a request that waits has no room for it.
+            let answer = Box::pin(waiter.ask(&self.store, &request, self.until(deadline))).await;
             let looks_again_at = match answer {
                 Err(error) => {
                     waiter.goes_on_after(error, &request).await?;
@@ -170,9 +173,8 @@ impl LockService {
                             );
                             request.tenant.keeps_ticket(keeps_ticket);
                             let Waiter { lock: LockRequest { attempt, .. }, guard, .. } = waiter;
-                            let handed =
-                                self.hand_out(&request, answer, attempt, sent_at, guard, deadline).await;
-                            return handed.map(|outcome| Acquisition { token, outcome });
+                            let handed = self.hand_out(&request, answer, attempt, sent_at, guard, deadline);
+                            return Box::pin(handed).await.map(|outcome| Acquisition { token, outcome });
                         }
                     }
                 }

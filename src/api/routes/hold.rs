@@ -1,6 +1,6 @@
 //! A lock that is held by the request itself, for as long as its connection lives.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, Version};
 use axum::response::Response;
 use http_body::Frame;
 
-use super::several::{held, keys_of, permits_of, while_all_allowed};
+use super::several::{held, keys_of, permits_of};
 use super::taking::{key_holds_too_many, not_taken, tenant_of, too_many_holds, wait_permit, while_allowed};
 use crate::access::{Permit, Right, WaitPermit};
 use crate::api::answers;
@@ -77,9 +77,9 @@ pub(super) async fn hold_lock(
     };
     let mut denials = keys.iter().zip(permits).map(denied);
     let holds = match (&keys[..], denials.next()) {
-        ([key], Some(denied)) => {
-            let holding = pin!(app.service.hold(request, denied));
-            match while_allowed(&caller, Right::Acquire, key, holding).await?? {
+        ([_], Some(denied)) => {
+            let mut holding = Box::pin(app.service.hold(request, denied));
+            match while_allowed(&caller, Right::Acquire, &keys, holding.as_mut()).await?? {
                 Holding::Held(hold) => vec![hold],
                 Holding::NotHeld(token, why) => return Err(not_taken(&token, why)),
                 Holding::TooManyHolds => return Err(too_many_holds()),
@@ -87,8 +87,8 @@ pub(super) async fn hold_lock(
         }
         (_, first) => {
             let denied = first.into_iter().chain(denials).map(|denied| Box::pin(denied) as _).collect();
-            let holding = pin!(app.service.hold_several(request, &keys, denied));
-            held(while_all_allowed(&caller, &keys, holding).await?, &mut wait)?
+            let mut holding = Box::pin(app.service.hold_several(request, &keys, denied));
+            held(while_allowed(&caller, Right::Acquire, &keys, holding.as_mut()).await?, &mut wait)?
         }
     };
     let form = StreamForm::accepted(&headers);

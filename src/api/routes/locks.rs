@@ -63,7 +63,7 @@ pub(super) async fn acquire_lock(
     let request = acquire_request(&app, &caller, &key, token, query, wait.as_ref());
     let acquire = pin!(app.service.acquire(request));
     let acquisition = match &wait {
-        Some(_) => while_allowed(&caller, Right::Acquire, &key, acquire).await??,
+        Some(_) => while_allowed(&caller, Right::Acquire, from_ref(&key), acquire).await??,
         None => acquire.await?,
     };
     let token = &acquisition.token;

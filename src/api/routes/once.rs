@@ -85,7 +85,7 @@ pub(super) async fn begin_work(
     };
     let begin = pin!(app.service.begin(request));
     let beginning = match wait {
-        Some(_) => while_allowed(&caller, Right::Once, &key, begin).await??,
+        Some(_) => while_allowed(&caller, Right::Once, from_ref(&key), begin).await??,
         None => begin.await?,
     };
     let (token, most) = (&beginning.token, app.limits.max_result_bytes);

@@ -1,14 +1,13 @@
 //! Several locks at once: what a `PUT` and a hold with more than one key have in common.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 
 use axum::http::Version;
 use axum::response::Response;
-use futures_util::future::select_all;
 
 use super::taking::{
     acquire_request, key_holds_too_many, key_waits_too_often, not_taken, too_many_holds, too_many_waiters,
-    wait_permit,
+    wait_permit, while_allowed,
 };
 use crate::access::{Caller, Permit, Right, WaitPermit};
 use crate::api::answers;
@@ -33,7 +32,7 @@ pub(super) async fn acquire_several(
     let mut wait = wait_permit(&app, &caller, &keys, token.as_ref(), query.wait)?;
     let request = acquire_request(&app, &caller, &key, token, query, wait.as_ref());
     let acquire = pin!(app.service.acquire_several(request, &keys));
-    let taken = while_all_allowed(&caller, &keys, acquire).await?;
+    let taken = while_allowed(&caller, Right::Acquire, &keys, acquire).await?;
     let held = held(taken, &mut wait)?;
     let answer = answers::grant_of_several(&keys, &held);
     Ok(track(answer, GrantsOfSeveral { guards: held.guards, wait }))
@@ -93,20 +92,6 @@ fn lost(loss: &Loss) -> Problem {
             ProblemType::OutcomeUnknown,
             "the lease of this lock may have ended before the others could be taken: they are given back",
         ),
-    }
-}
-
-/// Ends a request when the caller may no longer have one of these locks.
-pub(super) async fn while_all_allowed<T>(
-    caller: &Caller,
-    keys: &[LockKey],
-    request: Pin<&mut impl Future<Output = T>>,
-) -> Result<T, Problem> {
-    let denials = keys.iter().map(|key| Box::pin(caller.until_denied(Right::Acquire, key)));
-    tokio::select! {
-        biased;
-        (denied, of, _) = select_all(denials) => Err(Problem::from(denied).about(&keys[of])),
-        answer = request => Ok(answer),
     }
 }
 

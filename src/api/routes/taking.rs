@@ -4,6 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::future::select_all;
+
 use crate::access::{Caller, Right, WaitPermit};
 use crate::api::extract::AcquireQuery;
 use crate::api::problem::{Problem, ProblemType};
@@ -55,17 +57,21 @@ pub(super) fn account_of(app: &AppState, caller: &Caller) -> Option<Account> {
     caller.locks(&app.limits.shares).map(|(count, most)| Account { count, most })
 }
 
-/// Ends the wait of a request whose key is revoked. What was granted to it, or may yet be granted, is rolled back. The future is
-/// borrowed, since an `async fn` has room for each of its arguments twice.
+/// Ends a request when its caller may no longer have one of these locks. What was granted to it, or may yet be granted, is rolled
+/// back. The future is borrowed, since an `async fn` has room for each of its arguments twice.
 pub(super) async fn while_allowed<T>(
     caller: &Caller,
     right: Right,
-    key: &LockKey,
+    keys: &[LockKey],
     request: Pin<&mut impl Future<Output = T>>,
 ) -> Result<T, Problem> {
+    let denials = keys.iter().map(|key| caller.until_denied(right, key));
     tokio::select! {
         biased;
-        denied = caller.until_denied(right, key) => Err(denied.into()),
+        (denied, of, _) = select_all(denials) => Err(match keys {
+            [_] => denied.into(),
+            several => Problem::from(denied).about(&several[of]),
+        }),
         answer = request => Ok(answer),
     }
 }

@@ -37,7 +37,7 @@ impl LockService {
         let mut was_answered = false;
         loop {
             let asked_at = Instant::now();
-            match self.begin_once(&request, self.deadline()).await {
+            match Box::pin(self.begin_once(&request, self.deadline())).await {
                 Ok(Beginning { outcome: BeginOutcome::NotBegun(NotBegun::Busy(worker)), .. }) => {
                     was_answered = true;
                     waiting.is_told(asked_at, Ok((worker, true)));
@@ -69,7 +69,7 @@ impl LockService {
                 Next::ShuttingDown => return refused(NotBegun::ShuttingDown),
                 // What others were told is not all that there is to say to this token. It may have given up.
                 Next::Displaced | Next::Over if !was_answered => {
-                    return self.begin_once(&request, self.deadline()).await;
+                    return Box::pin(self.begin_once(&request, self.deadline())).await;
                 }
                 // A newer request of the same token waits in the place of this one: what is known is all that it is told.
                 Next::Displaced | Next::Over => {

@@ -48,7 +48,7 @@ async fn a_line_that_is_full_refuses_the_next_and_changes_nothing() {
 async fn a_client_that_waits_takes_little_memory() {
     const WAITERS: usize = 2_000;
     const PER_CONNECTION: usize = 200;
-    const MOST_KIB_PER_WAITER: f64 = 16.0;
+    const MOST_KIB_PER_WAITER: f64 = 8.0;
     for pair in pairs(&[]).await {
         hold(&pair.here(), "1h").await;
         let mut waiting = JoinSet::new();
