@@ -4,8 +4,8 @@
 //! (RFC 9113 and RFC 7541). Each `#` in a value that may be a `:path` becomes a `>`. No path contains a `>`, so the
 //! library resets the stream.
 //!
-//! The codes of both characters have the same length, so nothing moves. No dynamic table is kept: each of its entries
-//! was walked when it was sent.
+//! The codes of both characters have the same length, so nothing moves. Of the dynamic table is kept only which of its
+//! entries are a `:path`: another field may take its name from an entry, and its value is left as it is.
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -14,7 +14,7 @@ const PRIORITY: u8 = 0x20;
 const FRAME_HEAD_BYTES: usize = 9;
 const PRIORITY_BYTES: usize = 5;
 
-/// The entries of the static table that are `:path`, and the first entry of the dynamic table, which may be one.
+/// The entries of the static table that are `:path`, and the first entry of the dynamic table.
 const PATHS: [usize; 2] = [4, 5];
 const FIRST_DYNAMIC: usize = 62;
 /// The name as it is, and in the Huffman code.
@@ -40,6 +40,23 @@ pub(super) struct Paths {
     /// How many bytes come before the block of a frame that has one.
     before: usize,
     block: Block,
+    table: Table,
+}
+
+/// Which entries of the dynamic table are a `:path`: of the latest one the last bit says so. An entry takes at least 32 of the 4,096
+/// bytes that the table has, so there are at most 128. Those that were removed are the oldest, and the library refuses their numbers.
+#[derive(Clone, Copy, Default)]
+struct Table(u128);
+
+impl Table {
+    fn insert(&mut self, is_path: bool) {
+        self.0 = self.0 << 1 | u128::from(is_path);
+    }
+
+    fn is_path(self, entry: usize) -> bool {
+        PATHS.contains(&entry)
+            || entry.checked_sub(FIRST_DYNAMIC).is_some_and(|age| age < 128 && self.0 >> age & 1 == 1)
+    }
 }
 
 /// How far a block of header fields was walked.
@@ -67,7 +84,10 @@ enum Block {
 enum Number {
     /// An indexed field, or the size of the table. Nothing else belongs to it.
     Alone,
-    Name,
+    /// That of a name; 0 where the name itself comes next.
+    Name {
+        is_inserted: bool,
+    },
     Length {
         text: Text,
         is_coded: bool,
@@ -77,7 +97,7 @@ enum Number {
 /// Whether a string is a name or a value, and whether it may be about `:path`.
 #[derive(Clone, Copy)]
 enum Text {
-    Name { matches: bool },
+    Name { matches: bool, is_inserted: bool },
     Value { is_path: bool },
 }
 
@@ -130,38 +150,38 @@ impl Paths {
         } else if self.before > 0 {
             self.before -= 1;
         } else if self.left >= self.padding {
-            self.block = self.block.after(byte);
+            self.block = self.block.after(byte, &mut self.table);
         }
     }
 }
 
 impl Block {
-    fn after(self, byte: &mut u8) -> Self {
+    fn after(self, byte: &mut u8, table: &mut Table) -> Self {
         match self {
             Self::Instruction => {
                 let (mask, what) = match *byte {
                     0x80.. => (0x7f, Number::Alone),
-                    0x40.. => (0x3f, Number::Name),
+                    0x40.. => (0x3f, Number::Name { is_inserted: true }),
                     0x20.. => (0x1f, Number::Alone),
-                    _ => (0x0f, Number::Name),
+                    _ => (0x0f, Number::Name { is_inserted: false }),
                 };
-                Self::number(what, *byte, mask)
+                Self::number(what, *byte, mask, table)
             }
             Self::Number { what, value, shift } => {
                 // The library refuses a number with more bytes.
                 let more = usize::from(*byte & 0x7f).checked_shl(shift).unwrap_or(usize::MAX);
                 let value = value.saturating_add(more);
                 match *byte & 0x80 {
-                    0 => Self::known(what, value),
+                    0 => Self::known(what, value, table),
                     _ => Self::Number { what, value, shift: shift.saturating_add(7) },
                 }
             }
             Self::Length(text) => {
-                Self::number(Number::Length { text, is_coded: *byte & 0x80 != 0 }, *byte, 0x7f)
+                Self::number(Number::Length { text, is_coded: *byte & 0x80 != 0 }, *byte, 0x7f, table)
             }
             Self::Text { mut text, is_coded, left, seen, mut symbol } => {
                 match &mut text {
-                    Text::Name { matches } => {
+                    Text::Name { matches, .. } => {
                         let name = if is_coded { CODED_NAME } else { NAME };
                         *matches &= name.get(seen) == Some(byte) && seen + left == name.len();
                     }
@@ -171,7 +191,7 @@ impl Block {
                     Text::Value { is_path: true } => {}
                 }
                 match left {
-                    1 => text.behind(),
+                    1 => text.behind(table),
                     _ => Self::Text { text, is_coded, left: left - 1, seen: seen + 1, symbol },
                 }
             }
@@ -179,21 +199,24 @@ impl Block {
     }
 
     /// Reads a number that begins in the last bits of a byte.
-    fn number(what: Number, byte: u8, mask: u8) -> Self {
+    fn number(what: Number, byte: u8, mask: u8, table: &mut Table) -> Self {
         match byte & mask {
             all if all == mask => Self::Number { what, value: usize::from(all), shift: 0 },
-            value => Self::known(what, usize::from(value)),
+            value => Self::known(what, usize::from(value), table),
         }
     }
 
-    fn known(what: Number, value: usize) -> Self {
+    fn known(what: Number, value: usize, table: &mut Table) -> Self {
         match (what, value) {
             (Number::Alone, _) => Self::Instruction,
-            (Number::Name, 0) => Self::Length(Text::Name { matches: true }),
-            (Number::Name, name) => {
-                Self::Length(Text::Value { is_path: PATHS.contains(&name) || name >= FIRST_DYNAMIC })
+            (Number::Name { is_inserted }, 0) => Self::Length(Text::Name { matches: true, is_inserted }),
+            (Number::Name { is_inserted }, name) => {
+                Text::Name { matches: table.is_path(name), is_inserted }.behind(table)
             }
-            (Number::Length { text, .. }, 0) => text.behind(),
+            (Number::Length { text: Text::Name { is_inserted, .. }, .. }, 0) => {
+                Text::Name { matches: false, is_inserted }.behind(table)
+            }
+            (Number::Length { text, .. }, 0) => text.behind(table),
             (Number::Length { text, is_coded }, left) => {
                 Self::Text { text, is_coded, left, seen: 0, symbol: Symbol::default() }
             }
@@ -202,9 +225,14 @@ impl Block {
 }
 
 impl Text {
-    fn behind(self) -> Block {
+    fn behind(self, table: &mut Table) -> Block {
         match self {
-            Self::Name { matches } => Block::Length(Self::Value { is_path: matches }),
+            Self::Name { matches, is_inserted } => {
+                if is_inserted {
+                    table.insert(matches);
+                }
+                Block::Length(Self::Value { is_path: matches })
+            }
             Self::Value { .. } => Block::Instruction,
         }
     }

@@ -13,7 +13,7 @@ use kit::certificates::Certificates;
 use kit::h2::{self, END_STREAM, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame};
 use kit::http::{Answer, Client, parse, raw};
 use kit::secure::SecureClient;
-use kit::{Gateway, PATIENCE};
+use kit::{Gateway, PATIENCE, eventually};
 
 /// Longer than it takes until a connection is taken from hyper.
 const QUIET: Duration = Duration::from_millis(1_400);
@@ -226,12 +226,16 @@ async fn a_line_that_ends_without_a_carriage_return_is_refused() {
     is_free(&gateway, "k").await;
 }
 
-/// The kinds of the frames that answer stream 1, until one of them ends it, or the connection.
+/// The kinds of the frames that answer a stream, until one of them ends it, or the connection.
 async fn h2_answers(gateway: &Gateway, block: &[u8], pieces: &[usize]) -> Vec<u8> {
     h2_answers_to(gateway, &frame(HEADERS, END_STREAM | h2::END_HEADERS, 1, block), pieces).await
 }
 
 async fn h2_answers_to(gateway: &Gateway, frames: &[u8], pieces: &[usize]) -> Vec<u8> {
+    h2_answers_on(gateway, 1, frames, pieces).await
+}
+
+async fn h2_answers_on(gateway: &Gateway, stream_id: u8, frames: &[u8], pieces: &[usize]) -> Vec<u8> {
     let mut stream = connect(gateway.address).await;
     let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     bytes.extend(frames);
@@ -251,7 +255,7 @@ async fn h2_answers_to(gateway: &Gateway, frames: &[u8], pieces: &[usize]) -> Ve
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let mut payload = vec![0; usize::try_from(length).unwrap()];
         stream.read_exact(&mut payload).await.unwrap();
-        if head[8] == 1 {
+        if head[8] == stream_id {
             kinds.push(head[3]);
             if head[3] == RST_STREAM || head[4] & END_STREAM != 0 {
                 return kinds;
@@ -304,6 +308,28 @@ async fn a_raw_hash_in_a_path_of_http_2_takes_no_lock() {
     let mut block = h2::header_block("PUT", "/locks/other");
     block.extend([0x00, 3, b'x', b'-', b'y', 2, b'a', b'#']);
     assert_eq!(h2_answers(&gateway, &block, &[]).await, [HEADERS, h2::DATA]);
+}
+
+/// A header field may take its name from one that was sent before, as `:path` may.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hash_in_a_header_field_of_http_2_is_left_as_it_is() {
+    let gateway = memory().await;
+    let begun = [0x02, 3, b'P', b'U', b'T', 0x86, 0x01, 1, b't'];
+    // Puts a path and then an id into the table.
+    let first =
+        [&begun, [0x44, 9].as_slice(), b"/locks/p1", &[0x40, 12], b"x-request-id", &[1, b'a']].concat();
+    // The id is its latest entry, 62, and by this one there are two of them before the path.
+    let second = [&begun, [0x04, 9].as_slice(), b"/locks/p2", &[0x7e, 3], b"b#c"].concat();
+    let third = [&begun, [0x0f, 64 - 15, 12].as_slice(), b"/locks/job#1"].concat();
+    let frames = [(1, first), (3, second), (5, third)]
+        .map(|(stream, block)| frame(HEADERS, END_STREAM | h2::END_HEADERS, stream, &block))
+        .concat();
+    assert_eq!(h2_answers_on(&gateway, 5, &frames, &[]).await, [RST_STREAM]);
+    is_free(&gateway, "job").await;
+    eventually("its line says the id", async || {
+        gateway.log().iter().any(|line| line.contains("\"request_id\":\"b#c\""))
+    })
+    .await;
 }
 
 /// The characters of the test's addresses, as RFC 7541 codes them.
