@@ -275,7 +275,8 @@ func (c *Client) each(ctx context.Context, method string, l *Lease, query url.Va
 	var endsAt time.Time
 	for _, key := range l.Keys {
 		one := &Lease{Key: key, Keys: []string{key}, Token: l.Token, record: l.record}
-		if err := c.call(ctx, method, one, query, until, time.Time{}, false); err != nil && failed == nil {
+		err := c.call(ctx, method, one, query, until, time.Time{}, false)
+		if failed == nil || errors.Is(err, ErrLost) { // None hides another that is lost.
 			failed = err
 		}
 		if endsAt.IsZero() || one.endsAt.Before(endsAt) {

@@ -148,8 +148,7 @@ export class Fencepost {
   }
 
   async leave(path, key, token, isClean = true) {
-    const query = path === "/once" && isClean ? { clean: "true" } : {};
-    await this.free(key, token, now() + this.tryForMs, query, { path });
+    await this.free(key, token, now() + this.tryForMs, path === "/once" && isClean ? { clean: "true" } : {}, { path });
   }
 
   async free(key, token, until, query, more) {
@@ -158,11 +157,12 @@ export class Fencepost {
   }
 
   async renew(lease, ttlMs = 30_000) {
-    const query = { ttl: `${Math.round(ttlMs)}ms` };
-    const { key, token, endsAt, path } = lease;
-    const renewing = [key].flat().map((one) => this.call("PATCH", one, token, endsAt, query, { path }));
-    const ends = (await Promise.all(renewing)).map(([sentAt, grant]) => sentAt + grant.ttl_ms);
-    lease.endsAt = Math.max(lease.endsAt, Math.min(...ends));
+    const query = { ttl: `${Math.round(ttlMs)}ms` }, { key, token, endsAt, path } = lease;
+    const isLost = (error) => { if (error instanceof Lost) throw error; return error; }; // No other failure hides it.
+    const ask = (one) => this.call("PATCH", one, token, endsAt, query, { path }).catch(isLost);
+    const renewed = await Promise.all([key].flat().map(ask));
+    for (const failed of renewed) if (failed instanceof Error) throw failed;
+    lease.endsAt = Math.max(lease.endsAt, Math.min(...renewed.map(([sentAt, grant]) => sentAt + grant.ttl_ms)));
   }
 
   async release({ key, token, endsAt, end }) { // If the lease is over, the lock is free by itself: one try is enough.

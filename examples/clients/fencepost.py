@@ -167,27 +167,27 @@ class Fencepost:
             raise
 
     def _leave(self, path: str, key: Keys, token: str, is_clean: bool = True) -> None:
-        query = {"clean": "true"} if path == "/once" and is_clean else {}
-        self._free(path, key, token, now() + self.try_for_s, query)
+        self._free(path, key, token, now() + self.try_for_s, {"clean": "true"} if path == "/once" and is_clean else {})
 
     def _free(self, path: str, key: Keys, token: str, until: float, query: dict[str, str] = {}) -> None:
-        failed: Exception | None = None
-        for one in each(key):  # One that fails leaves none of the others behind.
-            try: self.call("DELETE", one, token, until, query, path=path)
-            except Exception as error: failed = failed or error
-        if failed: raise failed
+        self._each(key, lambda k: self.call("DELETE", k, token, until, query, path=path))
+
+    def _each(self, keys: Keys, call: Callable[[str], tuple[float, Any]]) -> list[tuple[float, Any]]:
+        said, failed = [], []
+        for key in each(keys):  # One that fails keeps none of the others from it, and hides no other that is lost.
+            try: said.append(call(key))
+            except Exception as error: failed.append(error)
+        if failed: raise min(failed, key=lambda error: not isinstance(error, Lost))
+        return said
 
     def renew(self, lease: Lease, ttl_s: float = 30) -> None:
-        query, ends = {"ttl": f"{round(ttl_s * 1000)}ms"}, []
-        for key in each(lease.key):
-            sent, grant = self.call("PATCH", key, lease.token, lease.ends_at, query, path=lease.path)
-            ends.append(sent + grant["ttl_ms"] / 1000)
-        lease.ends_at = max(lease.ends_at, min(ends))
+        query = {"ttl": f"{round(ttl_s * 1000)}ms"}
+        got = self._each(lease.key, lambda k: self.call("PATCH", k, lease.token, lease.ends_at, query, path=lease.path))
+        lease.ends_at = max(lease.ends_at, min(sent + grant["ttl_ms"] / 1000 for sent, grant in got))
 
     def release(self, lease: Lease) -> None:
         is_over = lease.lost.is_set() or now() >= lease.ends_at  # The lock is free by itself: one try is enough.
-        until = now() + (self.try_for_s if is_over else self.retry_for_s)
-        self._free("/lock", lease.key, lease.token, until)
+        self._free("/lock", lease.key, lease.token, now() + (self.try_for_s if is_over else self.retry_for_s))
 
     @contextmanager
     def hold(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
@@ -188,7 +188,7 @@ impl Gateway {
             let reply = one.ask_to_renew(ttl, patience).await?;
             reply.renewal().ok_or_else(|| reply.trouble())
         };
-        Ok(RenewAnswer::of_all(try_join_all(self.each().map(renew)).await?))
+        RenewAnswer::of_all(join_all(self.each().map(renew)).await)
     }
 
     /// Releases the lock, or gives up the place in the queue.

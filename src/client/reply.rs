@@ -59,21 +59,18 @@ pub(crate) enum RenewAnswer {
 }
 
 impl RenewAnswer {
-    /// That of several locks is that of the one that fares worst.
-    pub(super) fn of_all(answers: Vec<Self>) -> Self {
-        let mut worst = None;
-        for answer in answers {
-            worst = Some(match (worst, answer) {
-                (None, answer) => answer,
-                (Some(gone @ Self::Gone(_)), _) | (_, gone @ Self::Gone(_)) => gone,
-                (Some(most @ Self::MaxHoldReached(_)), _) | (_, most @ Self::MaxHoldReached(_)) => most,
-                (Some(Self::Held(one)), Self::Held(other)) => {
-                    let ends_at = one.ends_at.min(other.ends_at);
-                    Self::Held(HeldGrant { ends_at, sent_at: one.sent_at.min(other.sent_at), ..one })
-                }
-            });
-        }
-        worst.unwrap_or_else(|| Self::Gone("no lock was asked about".to_owned()))
+    /// That of several locks is that of the one that fares worst. Trouble with one does not hide that another is lost.
+    pub(super) fn of_all(answers: Vec<Result<Self, Trouble>>) -> Result<Self, Trouble> {
+        let worst = answers.into_iter().reduce(|worst, answer| match (worst, answer) {
+            (gone @ Ok(Self::Gone(_)), _) | (_, gone @ Ok(Self::Gone(_))) => gone,
+            (trouble @ Err(_), _) | (_, trouble @ Err(_)) => trouble,
+            (most @ Ok(Self::MaxHoldReached(_)), _) | (_, most @ Ok(Self::MaxHoldReached(_))) => most,
+            (Ok(Self::Held(one)), Ok(Self::Held(other))) => {
+                let ends_at = one.ends_at.min(other.ends_at);
+                Ok(Self::Held(HeldGrant { ends_at, sent_at: one.sent_at.min(other.sent_at), ..one }))
+            }
+        });
+        worst.unwrap_or_else(|| Ok(Self::Gone("no lock was asked about".to_owned())))
     }
 }
 

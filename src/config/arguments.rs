@@ -22,9 +22,9 @@ pub fn read_arguments() -> Result<(Action, Given), clap::Error> {
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     let action = Cli::from_arg_matches(&matches)?.into_command();
     let mut given = innermost(command, matches);
-    if matches!(action, Action::Serve(_) | Action::Check(_)) {
-        given.refuse_empty()?;
-    }
+    let is_of_gateway = matches!(action, Action::Serve(_) | Action::Check(_));
+    // An empty owner or prefix means something to a client.
+    given.refuse_empty(|flag| is_of_gateway || ["ca-file", "api-key-file"].contains(&flag))?;
     Ok((action, given))
 }
 
@@ -39,14 +39,14 @@ fn innermost(command: Command, mut matches: ArgMatches) -> Given {
 }
 
 impl Given {
-    /// Of a flag that was written down, an empty value was meant to be another: `--keys "$KEYS"` must not serve everybody.
-    fn refuse_empty(&mut self) -> Result<(), clap::Error> {
+    /// Of these flags, where they were written down, an empty value was meant to be another: `--keys "$KEYS"` must not serve everybody.
+    fn refuse_empty(&mut self, are_these: impl Fn(&str) -> bool) -> Result<(), clap::Error> {
         let is_empty = |id: &str| {
             self.matches.value_source(id) == Some(ValueSource::CommandLine)
                 && self.matches.get_raw(id).is_some_and(|mut values| values.any(|value| value.is_empty()))
         };
         let flags = self.command.get_arguments().filter(|flag| is_empty(flag.get_id().as_str()));
-        let Some(flag) = flags.filter_map(Arg::get_long).next() else { return Ok(()) };
+        let Some(flag) = flags.filter_map(Arg::get_long).find(|flag| are_these(flag)) else { return Ok(()) };
         let problem = format!("--{flag} is empty: give it a value, or leave it out");
         Err(self.command.error(ErrorKind::InvalidValue, problem))
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::error::{SettingsError, duration, require};
 use crate::access::read_text;
@@ -43,14 +44,19 @@ pub(super) struct GatewayArgs {
     /// A file with the certificate authorities of the gateway, in PEM
     ///
     /// They are trusted instead of those of the machine. Unlike SSL_CERT_FILE, it changes nothing for the command of `run`.
-    #[arg(long, help_heading = "Gateway", env = "FENCEPOST_CA_FILE", value_name = "FILE")]
+    #[arg(long, help_heading = "Gateway", env = "FENCEPOST_CA_FILE", value_name = "FILE", value_parser = path())]
     ca_file: Option<PathBuf>,
 
     /// A file with the API key
     ///
     /// The key itself may also be in the variable FENCEPOST_API_KEY.
-    #[arg(long, help_heading = "Gateway", env = "FENCEPOST_API_KEY_FILE", value_name = "FILE")]
+    #[arg(long, help_heading = "Gateway", env = "FENCEPOST_API_KEY_FILE", value_name = "FILE", value_parser = path())]
     api_key_file: Option<PathBuf>,
+}
+
+/// A path, or nothing: an empty variable counts as not set.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 impl GatewayArgs {

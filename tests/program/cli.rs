@@ -237,6 +237,14 @@ fn a_word_in_the_wrong_place_and_an_empty_variable_are_told_with_what_to_do() {
         let said = "fencepost: the variable FENCEPOST_MAX_TTL is empty: give it a value, or remove it\n";
         assert_eq!((output.status.code(), &*stderr), (Some(2), said));
     }
+    // Of a file that a client reads it counts as not set: the gateway is asked, and is away.
+    for variable in ["FENCEPOST_CA_FILE", "FENCEPOST_API_KEY_FILE"] {
+        let mut command = bare_command();
+        command
+            .args(["status", "k", "--url", "http://127.0.0.1:1", "--gateway-wait", "0s"])
+            .env(variable, "");
+        assert_eq!(command.output().unwrap().status.code(), Some(69), "{variable}");
+    }
     // A script's variable that is not set must not serve everybody.
     for (args, flag) in [
         (&["--keys", ""][..], "--keys"),
@@ -244,8 +252,10 @@ fn a_word_in_the_wrong_place_and_an_empty_variable_are_told_with_what_to_do() {
         (&["--audit-log", ""], "--audit-log"),
         (&["--allow-host", "a.example,"], "--allow-host"),
         (&["check", "--once-memory", ""], "--once-memory"),
+        (&["status", "k", "--ca-file", ""], "--ca-file"),
     ] {
-        let output = run(&[args, &["--store", "memory:"]].concat());
+        let store: &[&str] = if args[0] == "status" { &[] } else { &["--store", "memory:"] };
+        let output = run(&[args, store].concat());
         let stderr = String::from_utf8(output.stderr).unwrap();
         let said = format!("fencepost: {flag} is empty: give it a value, or leave it out\n");
         assert_eq!((output.status.code(), stderr), (Some(2), said));
