@@ -3,7 +3,7 @@
 use super::{lines_with, says};
 use kit::gateway::run;
 use kit::quorum::is_ready;
-use kit::{Client, Gateway, Quorum, RedisServer, Stage, eventually};
+use kit::{Client, Gateway, Quorum, RedisServer, Stage, eventually, fresh_token};
 
 const FULL: &str = "the memory of Redis is full, so no new lock is granted: raise maxmemory";
 
@@ -55,6 +55,53 @@ async fn a_full_redis_makes_gateways_unready_and_holders_notice_nothing() {
     }
     assert_eq!(check(redis.url()).0, Some(0));
     assert!(lines_with(&stage.gateway, "nothing is granted on this Redis") == 0, "it is safe to lock on");
+}
+
+/// Its disk is full, say, or a replica is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_refuses_to_write_makes_gateways_unready() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let set = async |name: &str, value: &str| redis.command::<()>(&["CONFIG", "SET", name, value]).await;
+    let unready = async |code: &str| {
+        eventually(code, async || {
+            let answer = client.get("/readyz").send().await;
+            answer.status == 503 && answer.json()["detail"].as_str().unwrap().contains(code)
+        })
+        .await;
+        client.put("/locks/other").send().await.expect_problem(503, "store-unavailable");
+        assert!(shows_unready(&client).await);
+        let (status, page) = check(redis.url());
+        assert!(
+            status == Some(1) && page.contains(&format!("\ncannot be used now: Redis: {code}")),
+            "{page}"
+        );
+    };
+    let ready = async || {
+        eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+        client.put(&format!("/locks/{}", fresh_token())).send().await.expect(201);
+        assert_eq!(check(redis.url()).0, Some(0));
+    };
+    set("min-replicas-to-write", "1").await;
+    unready("NOREPLICAS").await;
+    set("min-replicas-to-write", "0").await;
+    ready().await;
+    // A snapshot cannot be saved: its place is taken by a folder.
+    set("save", "3600 1").await;
+    let snapshot = redis
+        .directory()
+        .join(redis.command::<Vec<String>>(&["CONFIG", "GET", "dbfilename"]).await.remove(1));
+    std::fs::create_dir_all(snapshot.join("taken")).unwrap();
+    let saves = async |status: &str| {
+        redis.command::<()>(&["BGSAVE"]).await;
+        eventually(status, async || redis.info("rdb_last_bgsave_status").await == status).await;
+    };
+    saves("err").await;
+    unready("MISCONF").await;
+    std::fs::remove_dir_all(&snapshot).unwrap();
+    saves("ok").await;
+    ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,7 @@ use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value};
 use super::loading::Loading;
 use crate::lock::{LeaseToken, LockKey};
 use crate::store::Bucket;
+use crate::store::redis::failure::Failure;
 use crate::store::redis::scripts::keys::KeySpace;
 
 const SCRIPT: &str = include_str!("permissions.lua");
@@ -143,6 +144,25 @@ impl Permissions {
             loading: Loading::Unknown,
         };
         (permissions, may_ask == 1)
+    }
+}
+
+/// Why the server refuses whatever writes: it cannot save it, or too few replicas keep up. It is asked to delete a key that there
+/// never is. In a script, a server of a Cluster says so whatever slot the key is in.
+pub(super) async fn refusal_of_writes(
+    connection: &mut MultiplexedConnection,
+    keys: &KeySpace,
+) -> RedisResult<Option<String>> {
+    let Ok(key) = LockKey::parse(b"preflight") else { return Ok(None) };
+    let never = keys.tombstone(&key, &LeaseToken::generate().hash());
+    let deletion = redis::cmd("EVAL").arg("return redis.pcall('DEL', ARGV[1])").arg(0).arg(never).take();
+    match deletion.query_async::<Value>(connection).await {
+        Ok(_) => Ok(None),
+        Err(error) if error.code().is_none() => Err(error),
+        Err(error) => {
+            let Failure { reason, .. } = Failure::of(&error);
+            Ok(["MISCONF", "NOREPLICAS"].iter().any(|code| reason.contains(code)).then_some(reason))
+        }
     }
 }
 

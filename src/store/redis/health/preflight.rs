@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::identity::IS_REPLICA;
 use super::loading::Loading;
-use super::permissions::Permissions;
+use super::permissions::{Permissions, refusal_of_writes};
 use super::profile::{Config, Profile, Version};
 use super::room::{MAY_NOT, RoomState};
 use crate::store::StoreError;
@@ -47,6 +47,8 @@ pub(crate) struct Look {
     /// How much memory records may take.
     pub(crate) room: RoomState,
     pub(crate) refusals: Vec<ServerRefusal>,
+    /// Why the server grants nothing at the moment, though it is safe to lock on.
+    pub(crate) unready: Option<Arc<str>>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -60,12 +62,6 @@ impl Look {
     pub(crate) fn refusal(&self) -> Option<Arc<str>> {
         let reasons: Vec<_> = self.refusals.iter().map(|refusal| &*refusal.reason).collect();
         (!reasons.is_empty()).then(|| reasons.join("; ").into())
-    }
-
-    /// Why the server grants nothing at the moment, though it is safe to lock on.
-    pub(crate) fn unready(&self) -> Option<Arc<str>> {
-        let Profile { max_memory, .. } = self.profile;
-        self.profile.is_full().then(|| format!("{MEMORY_IS_FULL} ({max_memory} bytes)").into())
     }
 }
 
@@ -155,7 +151,8 @@ impl Preflight {
 
     async fn ask(&self, connection: &mut MultiplexedConnection) -> RedisResult<(Profile, Permissions)> {
         let on_cluster = self.layout == Layout::Cluster;
-        let profile = Profile::ask(connection, on_cluster).await?;
+        let mut profile = Profile::ask(connection, on_cluster).await?;
+        profile.refused_write = refusal_of_writes(connection, &self.keys).await?;
         let (with_replicas, has_file) = (self.replicas_ack > 0, profile.has_append_only_file);
         let permissions =
             Permissions::ask(connection, &self.keys, on_cluster, with_replicas, has_file).await?;
@@ -174,7 +171,8 @@ impl Preflight {
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
         let room = RoomState::of(&profile, self.once_memory, permissions.may_keep_records);
         let Permissions { may_list, loading, .. } = permissions;
-        Look { profile, config, accepts_replica, may_list, loading, room, refusals, warnings }
+        let unready = self.unready(&profile).map(Arc::from);
+        Look { profile, config, accepts_replica, may_list, loading, room, refusals, unready, warnings }
     }
 
     /// Whether the servers are those of a quorum.
@@ -185,6 +183,21 @@ impl Preflight {
     /// Whether a person has chosen the server by its address.
     fn is_named(&self) -> bool {
         matches!(self.layout, Layout::Server | Layout::Quorum)
+    }
+
+    /// Why the server grants nothing at the moment.
+    fn unready(&self, profile: &Profile) -> Option<String> {
+        let Profile { max_memory, replicas, .. } = *profile;
+        let needed = self.replicas_ack;
+        if profile.is_full() {
+            Some(format!("{MEMORY_IS_FULL} ({max_memory} bytes)"))
+        } else if replicas < u64::from(needed) {
+            Some(format!(
+                "{replicas} replicas are connected, and --replicas-ack asks for {needed}: no lock is granted"
+            ))
+        } else {
+            profile.refused_write.clone()
+        }
     }
 
     /// What speaks against a server.
@@ -253,12 +266,6 @@ impl Preflight {
                 "min-replicas-to-write is 0: a primary that is cut off goes on granting locks that its successor \
                  grants too (I3), and its fencing tokens may go above its successor's (I2)",
             );
-        }
-        if profile.replicas < u64::from(self.replicas_ack) {
-            let (replicas, needed) = (profile.replicas, self.replicas_ack);
-            warn(&format!(
-                "{replicas} replicas are connected, and --replicas-ack asks for {needed}: no lock is granted"
-            ));
         }
         if self.is_named() && profile.is_cluster_node {
             warn("this server is a node of a cluster: write redis+cluster://");

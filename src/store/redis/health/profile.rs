@@ -28,6 +28,8 @@ pub(crate) struct Profile {
     pub(crate) replicas: u64,
     /// How many of them keep up, where writes need some that do: then `min-replicas-to-write` is set.
     pub(crate) good_replicas: Option<u64>,
+    /// Why it refuses whatever writes, if it does.
+    pub(crate) refused_write: Option<String>,
 }
 
 /// Major and minor.
@@ -75,6 +77,7 @@ impl Profile {
             has_append_only_file: field(info, "aof_enabled") == Some("1"),
             replicas: number("connected_slaves").unwrap_or_default(),
             good_replicas: number("min_slaves_good_slaves"),
+            refused_write: None,
         }
     }
 
