@@ -175,6 +175,7 @@ impl LockService {
             };
             lease_left(lease, sent_at).ok_or_else(over)
         };
+        self.ledger.may_last(key, &hash, self.store_timeout + ttl.as_duration());
         // Repeating is safe: the last renewal to arrive is the one that counts, and it is answered.
         let renew = &Renew { key: key.clone(), token: hash, ttl, by }.into();
         let settled = self
@@ -249,7 +250,14 @@ impl LockService {
         self.store.seems_ready().await
     }
 
-    /// Finishes what is being rolled back, for at most `within`, and closes the store.
+    /// Goes on with a request whose client has left: what it sent is done, as if it still listened.
+    pub fn go_on_without_client(&self, request: impl Future<Output = ()> + Send + 'static) {
+        if !self.cleaner.go_on(request) {
+            tracing::warn!("too many requests go on whose clients have left: another one does not");
+        }
+    }
+
+    /// Finishes what is being rolled back, and what goes on without its client, for at most `within`. Then it closes the store.
     pub async fn close(&self, within: Duration) {
         // Connections that were cut a moment ago begin their roll-backs now.
         self.holds.close();

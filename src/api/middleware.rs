@@ -23,7 +23,7 @@ use super::admission::{Admission, guard_browsers, limit_head, malformed};
 use super::headers::{
     FENCING_TOKEN, LAST_EVENT_ID, LEASE_TOKEN, ONCE, ONCE_BYTES, ONCE_CONTENT_TYPE, ONCE_EARLIER,
     ONCE_FINGERPRINT, ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT, RATE_LIMIT, RATE_LIMIT_POLICY,
-    REQUEST_ID,
+    REQUEST_ID, SLOT,
 };
 use super::problem::{Problem, ProblemType};
 use super::state::AppState;
@@ -161,6 +161,7 @@ fn cors(admission: &Admission) -> Option<CorsLayer> {
         .expose_headers([
             LEASE_TOKEN,
             FENCING_TOKEN,
+            SLOT,
             REQUEST_ID,
             RETRY_AFTER,
             RATE_LIMIT,

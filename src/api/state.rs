@@ -1,10 +1,15 @@
 //! What the handlers share: the service, the settings of the application, and the limit on connections that are kept
 //! for long.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::http::Version;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -35,6 +40,35 @@ struct Shared {
     result_room: Arc<ResultRoom>,
     /// Why the gateway was not ready, as it was last logged, and when.
     unready: Mutex<Option<(String, Instant)>>,
+}
+
+/// What [`AppState::see_through`] does. Dropped before its end, it goes on in the background.
+#[must_use = "it begins where it is awaited"]
+pub(super) struct SeenThrough<T: 'static> {
+    work: Option<BoxFuture<'static, T>>,
+    app: AppState,
+}
+
+impl<T> Future for SeenThrough<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // It is taken out, so that what panics does not go on.
+        let Some(mut work) = self.work.take() else { return Poll::Pending };
+        let polled = work.as_mut().poll(context);
+        if polled.is_pending() {
+            self.work = Some(work);
+        }
+        polled
+    }
+}
+
+impl<T> Drop for SeenThrough<T> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.app.service.go_on_without_client(work.map(drop));
+        }
+    }
 }
 
 /// The permission for a request to keep its connection for long. Over HTTP/2, many requests share a connection, so they
@@ -170,6 +204,15 @@ impl AppState {
     /// The gateway is ready.
     pub(super) fn is_ready(&self) {
         *self.0.unready.lock() = None;
+    }
+
+    /// Does something that a client has asked for to its end, even if the client leaves before. Who has sent a `DELETE` and left relies
+    /// on it, and the store may need several steps for one. What waits or takes a lock is not done so: it ends with its client.
+    pub(super) fn see_through<T: 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> SeenThrough<T> {
+        SeenThrough { work: Some(work.boxed()), app: self.clone() }
     }
 
     /// Refuses before anything else happens what the store cannot do.

@@ -60,7 +60,16 @@ impl LockService {
             }
         }
         let (key, is_full) = (request.key.clone(), request.tenant.is_full);
+        let asked_by = request.token.as_ref().map(LeaseToken::hash);
+        if let Some(hash) = &asked_by {
+            // It may hold the lock already, and its lease is made longer then, even if the client does not hear of it.
+            self.ledger.may_last(&key, hash, request.wait + self.store_timeout + request.ttl.as_duration());
+        }
         let mut acquisition = self.acquire_uncounted(attempt, made, request, &mut room).await?;
+        if let Outcome::NotTaken(NotAcquired::Refused(_) | NotAcquired::TokenReleased) = &acquisition.outcome
+        {
+            asked_by.iter().for_each(|hash| self.ledger.lost(&key, hash));
+        }
         match &acquisition.outcome {
             Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, _) => {
                 self.ledger.holds(&key, acquisition.token.hash(), lease, &account, room);

@@ -193,6 +193,13 @@ impl Ledger {
         self.size.store(books.held.len(), Ordering::Relaxed);
     }
 
+    /// A request may make the token's lease this long. It counts as that until the answer says more: the answer may be lost.
+    pub(super) fn may_last(&self, key: &LockKey, token: &TokenHash, longest: Duration) {
+        let ends_at = boottime() + longest;
+        let is_it = |_: &Place, held: &Held| held.token == *token && held.ends_at < ends_at;
+        self.change(key, is_it, |books, place| books.lasts_until(place, ends_at));
+    }
+
     /// The lease goes on, as its keeper says.
     pub(super) fn lasts(&self, key: &LockKey, lease: &Lease) {
         let ends_at = boottime() + Duration::from_millis(lease.left_ms);

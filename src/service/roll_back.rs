@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
@@ -103,6 +105,15 @@ impl Cleaner {
             // A late copy can arrive for as long as tombstones live, also when the lease would be over by then.
             patience: ttl.as_duration().max(self.tombstone_ttl),
         }))
+    }
+
+    /// Goes on with something in the background. Returns whether it does: not if too much is under way already.
+    pub(super) fn go_on(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
+        // Outside the runtime nothing can be spawned: the program has ended, and the ttl is all that is left.
+        let Ok(runtime) = Handle::try_current() else { return true };
+        let Ok(permit) = self.permits.clone().try_acquire_owned() else { return false };
+        self.tasks.spawn_on(work.map(move |()| drop(permit)), &runtime);
+        true
     }
 
     pub(super) fn under_way(&self) -> usize {
@@ -220,26 +231,13 @@ impl fmt::Debug for GrantGuard {
 impl Drop for GrantGuard {
     fn drop(&mut self) {
         let Some(armed) = self.0.take() else { return };
-        let cleaner = armed.cleaner.clone();
-        // Outside the runtime nothing can be spawned: the program has ended, and the ttl is all that is left.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        match cleaner.permits.clone().try_acquire_owned() {
-            Ok(permit) => {
-                cleaner.tasks.spawn_on(
-                    async move {
-                        armed.roll_back().await;
-                        drop(permit);
-                    },
-                    &runtime,
-                );
-            }
-            Err(_) => {
-                metrics().takes_back.count(TakenBack::GivenUp);
-                tracing::warn!(
-                    key = armed.key.as_str(),
-                    "too many grants wait to be released whose answers were not delivered: this one ends at its ttl"
-                );
-            }
+        let (cleaner, key) = (armed.cleaner.clone(), armed.key.clone());
+        if !cleaner.go_on(armed.roll_back()) {
+            metrics().takes_back.count(TakenBack::GivenUp);
+            tracing::warn!(
+                key = key.as_str(),
+                "too many grants wait to be released whose answers were not delivered: this one ends at its ttl"
+            );
         }
     }
 }

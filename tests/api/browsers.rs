@@ -227,6 +227,7 @@ async fn hosts_and_origins_can_be_allowed() {
     for name in [
         "lease-token",
         "fencing-token",
+        "slot",
         "retry-after",
         "x-request-id",
         "once",

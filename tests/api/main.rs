@@ -17,6 +17,7 @@ mod facades;
 mod hammer;
 mod hold;
 mod late_copies;
+mod leaving;
 mod list;
 mod lost_replies;
 mod on_each;

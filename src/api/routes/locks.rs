@@ -112,6 +112,10 @@ pub(super) async fn renew_lock(
     State(app): State<AppState>,
     call: LockCall<RenewQuery>,
 ) -> Result<Response, Problem> {
+    app.see_through(renew(app.clone(), call)).await
+}
+
+async fn renew(app: AppState, call: LockCall<RenewQuery>) -> Result<Response, Problem> {
     let token = call.required_token()?;
     let account = account_of(&app, &call.caller);
     match app.service.renew(&call.key, token, call.query.ttl, Renewer::Token, account.as_ref()).await? {
@@ -159,6 +163,10 @@ pub(super) async fn release_lock(
         break_lock(&app, &context, call.key, call.query.fencing_token).await?;
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
+    app.see_through(release(app.clone(), call)).await
+}
+
+async fn release(app: AppState, call: LockCall<ReleaseQuery>) -> Result<Response, Problem> {
     let token = call.required_token()?;
     let released = app.service.release(&call.key, token).await?;
     call.caller.leave_line(&call.key, token);
@@ -184,10 +192,10 @@ pub(super) async fn break_lock(
     key: LockKey,
     number: Option<FencingToken>,
 ) -> Result<(), Problem> {
-    let (app, who) = (app.clone(), context.who());
+    let (state, who) = (app.clone(), context.who());
     // The audit log has this even if the client has left meanwhile.
-    let breaking = tokio::spawn(async move {
-        let broken = app.service.break_lock(&key, number).await;
+    let breaking = async move {
+        let broken = state.service.break_lock(&key, number).await;
         let (fencing_token, owner, outcome) = match &broken {
             Ok(Broken::Broken(lease)) => (Some(lease.fencing_token), lease.owner(), "broken"),
             Err(StoreError::Unknown(_)) => (number, None, "unknown"),
@@ -195,16 +203,10 @@ pub(super) async fn break_lock(
         };
         let fencing_token = fencing_token.map(FencingToken::get);
         let (lock, owner) = (Some(key.as_str().to_owned()), owner.map(str::to_owned));
-        app.audit.record(Event::Break { who, lock, record: None, fencing_token, owner, outcome });
+        state.audit.record(Event::Break { who, lock, record: None, fencing_token, owner, outcome });
         broken
-    });
-    let fault = |_| {
-        Problem::new(
-            ProblemType::InternalError,
-            "the gateway made a mistake while it broke the lock: look for the X-Request-Id of this answer in its log",
-        )
     };
-    match breaking.await.map_err(fault)?? {
+    match app.see_through(breaking).await? {
         Broken::Broken(_) => Ok(()),
         Broken::NotHeld => Err(not_held("no client holds the lock: nothing was broken")),
         Broken::HeldBySeveral => {

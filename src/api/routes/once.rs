@@ -26,7 +26,7 @@ use crate::api::openapi::{
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::audit::Event;
-use crate::lock::Note;
+use crate::lock::{FencingToken, Note};
 use crate::once::{BrokenRecord, GivenUp, NotWorker, RenewedWork, Storing};
 use crate::server::BodyWasRead;
 use crate::service::{BeginOutcome, BeginRequest, NotBegun};
@@ -140,23 +140,23 @@ fn not_begun(why: NotBegun) -> Problem {
     )
 )]
 pub(super) async fn store_result(State(app): State<AppState>, call: StoreCall) -> Result<Response, Problem> {
+    // If all of the result arrives, the work is done: it is stored even if the client leaves meanwhile.
+    app.see_through(store(app.clone(), call)).await
+}
+
+async fn store(app: AppState, call: StoreCall) -> Result<Response, Problem> {
     let StoreCall { call: LockCall { key, token, query, .. }, fence, result } = call;
     // It is there, or there would be no call.
     let Some(token) = token else { return Err(internal_error()) };
     let StoreQuery { keep, .. } = query;
-    // If all of the result arrives, the work is done: it is stored even if the client leaves meanwhile.
-    let storing = tokio::spawn(async move {
-        let (result, room) = result.read().await?;
-        let bytes = result.body.len();
-        let stored = app.service.store_result(&key, &token, fence, keep, result).await;
-        drop(room);
-        if let Ok(Storing::Stored { .. }) = stored {
-            metrics().once_result_bytes.observe(bytes as f64);
-        }
-        Ok::<_, Problem>((key, stored?))
-    });
-    let (key, stored) = storing.await.map_err(|_| internal_error())??;
-    match stored {
+    let (result, room) = result.read().await?;
+    let bytes = result.body.len();
+    let stored = app.service.store_result(&key, &token, fence, keep, result).await;
+    drop(room);
+    if let Ok(Storing::Stored { .. }) = stored {
+        metrics().once_result_bytes.observe(bytes as f64);
+    }
+    match stored? {
         Storing::Stored { fencing_token, kept_ms, is_late } => {
             let mut response = answers::stored(&key, fencing_token, kept_ms, is_late);
             // Clients that store many results keep their connections.
@@ -194,7 +194,16 @@ pub(super) async fn renew_work(
     headers: HeaderMap,
     call: LockCall<RenewWorkQuery>,
 ) -> Result<Response, Problem> {
-    let (token, fence) = (call.required_token()?, shown_number(&headers)?);
+    let fence = shown_number(&headers)?;
+    app.see_through(renew(app.clone(), call, fence)).await
+}
+
+async fn renew(
+    app: AppState,
+    call: LockCall<RenewWorkQuery>,
+    fence: Option<FencingToken>,
+) -> Result<Response, Problem> {
+    let token = call.required_token()?;
     match app.service.renew_work(&call.key, token, fence, call.query.ttl).await? {
         RenewedWork::Renewed(place) => {
             let most = app.limits.max_result_bytes;
@@ -238,6 +247,10 @@ pub(super) async fn give_up(
     if call.query.force {
         return break_record(app, &context, call).await;
     }
+    app.see_through(leave_place(app.clone(), call)).await
+}
+
+async fn leave_place(app: AppState, call: LockCall<GiveUpQuery>) -> Result<Response, Problem> {
     let token = call.required_token()?;
     match app.service.give_up(&call.key, token, call.query.clean).await? {
         GivenUp::GivenUp => Ok(StatusCode::NO_CONTENT.into_response()),
@@ -256,15 +269,15 @@ async fn break_record(
             "send either Lease-Token, to give up your own place, or force=true, to break a record: not both";
         return Err(bad_parameter("force", detail));
     }
-    let (who, LockCall { key, query, .. }) = (context.who(), call);
+    let (state, who, LockCall { key, query, .. }) = (app.clone(), context.who(), call);
     // The audit log has this even if the client has left meanwhile.
-    let breaking = tokio::spawn(async move {
-        let Some(found) = app.service.look_at_record(&key, None).await? else {
+    let breaking = async move {
+        let Some(found) = state.service.look_at_record(&key, None).await? else {
             return Ok(BrokenRecord::None);
         };
         let lease = found.place.lease;
         let number = query.fencing_token.unwrap_or(lease.fencing_token);
-        let broken = app.service.break_record(&key, number, query.clean).await;
+        let broken = state.service.break_record(&key, number, query.clean).await;
         let outcome = match &broken {
             Ok(BrokenRecord::Broken) => "broken",
             Err(StoreError::Unknown(_)) => "unknown",
@@ -272,10 +285,10 @@ async fn break_record(
         };
         let (record, fencing_token) = (Some(key.as_str().to_owned()), Some(number.get()));
         let owner = lease.owner().filter(|_| number == lease.fencing_token).map(str::to_owned);
-        app.audit.record(Event::Break { who, lock: None, record, fencing_token, owner, outcome });
+        state.audit.record(Event::Break { who, lock: None, record, fencing_token, owner, outcome });
         broken
-    });
-    match breaking.await.map_err(|_| internal_error())?? {
+    };
+    match app.see_through(breaking).await? {
         BrokenRecord::Broken => Ok(StatusCode::NO_CONTENT.into_response()),
         BrokenRecord::None => Err(nothing_there("there is no record: nothing was broken")),
         BrokenRecord::Superseded(number) => Err(Problem::superseded(number, None)),

@@ -82,7 +82,7 @@ fn lost(loss: &Loss) -> Problem {
         ),
         Loss::Released | Loss::HeldByAnother => Problem::new(
             ProblemType::TokenReleased,
-            "while the request waited for the others, this lock was released with its token, or broken: choose a fresh token",
+            "while the request waited for the others, this lock was released with its token, broken, or lost by the store: choose a fresh token",
         ),
         Loss::TakenOver => Problem::new(
             ProblemType::OutcomeUnknown,

@@ -113,16 +113,19 @@ async fn lock(app: &AppState, request: Request) -> Result<Response, Problem> {
 
 /// Releases a lock of this owner.
 pub(super) async fn unlock(State(app): State<AppState>, request: Request) -> Response {
-    release(&app, request).await.unwrap_or_else(|problem| failed(problem, "ERR_UNLOCK"))
+    let released = match Call::of(request).await {
+        Ok(call) => app.see_through(release(app.clone(), call)).await,
+        Err(problem) => Err(problem),
+    };
+    released.unwrap_or_else(|problem| failed(problem, "ERR_UNLOCK"))
 }
 
-async fn release(app: &AppState, request: Request) -> Result<Response, Problem> {
-    let call = Call::of(request).await?;
+async fn release(app: AppState, call: Call) -> Result<Response, Problem> {
     let owner = call.owner();
-    let unlocked = match owner.find(app).await? {
+    let unlocked = match owner.find(&app).await? {
         Found::Free => Unlocked::DoesNotExist,
         Found::OfOthers => Unlocked::BelongsToOthers,
-        Found::Own(grants) => match owner.release(app, &grants).await? {
+        Found::Own(grants) => match owner.release(&app, &grants).await? {
             Released::Released => Unlocked::Released,
             Released::NotHeld => Unlocked::DoesNotExist,
             Released::HeldByAnother => Unlocked::BelongsToOthers,

@@ -140,14 +140,17 @@ impl Machine {
 
 /// A machine says that it runs: what it had is free.
 pub(super) async fn steady_state(State(app): State<AppState>, request: Request) -> Response {
-    runs(&app, request).await.unwrap_or_else(|problem| failed(problem, "failed_unlock"))
+    let released = match Machine::of(&app, request).await {
+        Ok(machine) => app.see_through(runs(app.clone(), machine)).await,
+        Err(problem) => Err(problem),
+    };
+    released.unwrap_or_else(|problem| failed(problem, "failed_unlock"))
 }
 
-async fn runs(app: &AppState, request: Request) -> Result<Response, Problem> {
-    let machine = Machine::of(app, request).await?;
+async fn runs(app: AppState, machine: Machine) -> Result<Response, Problem> {
     let owner = machine.owner();
-    if let Found::Own(grants) = owner.find(app).await? {
-        owner.release(app, &grants).await?;
+    if let Found::Own(grants) = owner.find(&app).await? {
+        owner.release(&app, &grants).await?;
     }
     Ok(StatusCode::OK.into_response())
 }

@@ -142,7 +142,9 @@ pub(super) async fn lock_or_unlock(
     if info.who.is_empty() && info.operation.is_empty() {
         force_by_id(&app, context, &call, &info).await?;
     } else {
-        was_released(app.service.release(&call.key, &info.token()?).await?)?;
+        let (state, token) = (app.clone(), info.token()?);
+        let releasing = async move { state.service.release(&call.key, &token).await };
+        was_released(app.see_through(releasing).await?)?;
     }
     Ok(StatusCode::OK.into_response())
 }

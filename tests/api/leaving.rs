@@ -1,0 +1,108 @@
+//! Clients that leave before the answer to a release or a renewal: what they sent is done.
+
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use kit::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, fresh_token, on_each_store, secrets};
+
+on_each_store!(a_lock_whose_client_released_it_and_left_is_free);
+
+/// How long Redis answers nothing: long enough for a client to leave meanwhile.
+const PAUSE_MS: &str = "300";
+
+/// Sends a request, and leaves at once.
+async fn sends_and_leaves(gateway: &Gateway, method: &str, path: &str, headers: &str) {
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+    secrets::remember_head(request.as_bytes());
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+}
+
+async fn a_lock_whose_client_released_it_and_left_is_free(stage: Stage) {
+    let client = stage.client();
+    for number in 0..20 {
+        let (path, own) = (format!("/locks/left{number}"), fresh_token());
+        client.put(&format!("{path}?ttl=1m&max_hold=10m")).token(&own).send().await.expect(201);
+        sends_and_leaves(&stage.gateway, "DELETE", &path, &format!("Lease-Token: {own}\r\n")).await;
+        eventually("it is free", async || client.get(&path).send().await.status == 404).await;
+    }
+}
+
+/// Redis needs more than one step where somebody waits, and where a lock has terms or slots.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_steps_of_a_release_are_done_though_its_client_left() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &["--once-memory", "100000000"]).await;
+    let client = Client::new(gateway.address);
+    let pause = async || redis.command::<()>(&["CLIENT", "PAUSE", PAUSE_MS, "ALL"]).await;
+    for (lock, terms, is_waited_for) in [
+        ("plain", "", false),
+        ("waited-for", "", true),
+        ("terms", "&max_hold=10m", false),
+        ("slots", "&slots=3", false),
+    ] {
+        let path = format!("/locks/{lock}");
+        let token = client.put(&format!("{path}?ttl=10m{terms}")).send().await.expect(201).token();
+        let next = client.put(&format!("{path}?wait=50s"));
+        let next = is_waited_for.then(|| tokio::spawn(async move { next.send().await }));
+        eventually("the next one waits", async || {
+            let waiters = client.get(&path).send().await.json()["waiters"].as_u64();
+            waiters == Some(u64::from(is_waited_for))
+        })
+        .await;
+        pause().await;
+        sends_and_leaves(&gateway, "DELETE", &path, &format!("Lease-Token: {token}\r\n")).await;
+        match next {
+            Some(next) => drop(next.await.unwrap().expect(201)),
+            None => eventually(lock, async || client.get(&path).send().await.status == 404).await,
+        }
+    }
+    // So it is with work that is given up.
+    let token = client.put("/once/work?ttl=10m").send().await.expect(201).token();
+    pause().await;
+    sends_and_leaves(&gateway, "DELETE", "/once/work", &format!("Lease-Token: {token}\r\n")).await;
+    eventually("another may begin", async || {
+        client.put("/once/work").token(&fresh_token()).send().await.status == 201
+    })
+    .await;
+}
+
+/// Its client has never heard of the longer lease, but has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_count_for_a_key_for_as_long_as_they_were_renewed_though_its_client_left() {
+    let redis = RedisServer::start().await;
+    let mut file = KeysFile::new();
+    let key = file.add("limited", "every_key = true\nallow = [\"acquire\", \"inspect\"]\nmax_locks = 1");
+    file.write();
+    let [flag, path] = file.flag();
+    let gateway = Gateway::on_redis(&redis, &[&flag, &path]).await;
+    let client = Client::new(gateway.address);
+    for (number, (method, query)) in
+        [("PATCH", "?ttl=10m"), ("PUT", "?ttl=10m"), ("PUT", "?ttl=10m&wait=10s")].into_iter().enumerate()
+    {
+        let (path, own) = (format!("/locks/renewed{number}"), fresh_token());
+        let taken = client.put(&format!("{path}?ttl=1s")).key(&key).token(&own).send().await;
+        let short = taken.expect(201).fencing_token();
+        redis.command::<()>(&["CLIENT", "PAUSE", PAUSE_MS, "ALL"]).await;
+        let headers = format!("Lease-Token: {own}\r\nAuthorization: Bearer {key}\r\n");
+        sends_and_leaves(&gateway, method, &format!("{path}{query}"), &headers).await;
+        // Until the lease that it was told of is over, and beyond. A PUT may have been given up in time.
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(2_000) {
+            let more = client.put("/locks/more").key(&key).send().await;
+            if more.status == 201 {
+                assert!(method == "PUT" && client.get(&path).key(&key).send().await.status == 404, "{query}");
+                client.delete("/locks/more").key(&key).token(&more.token()).send().await.expect(204);
+            } else {
+                more.expect_problem(429, "too-many-locks");
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let held = client.get(&path).key(&key).send().await;
+        assert!(method == "PUT" || held.expect(200).fencing_token() == short);
+        client.delete(&path).key(&key).token(&own).send().await;
+    }
+}
