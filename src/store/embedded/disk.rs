@@ -25,6 +25,8 @@ pub(super) const OTHERS: u32 = 0o077;
 pub(super) const PRIVATE: u32 = 0o600;
 /// So much is read and written at a time.
 const BLOCK_BYTES: usize = 64 * 1024;
+/// So many bytes at the beginning say which state of the database it is: each commit changes them.
+const HEAD_BYTES: usize = 512;
 /// What a database begins with.
 const MAGIC: &[u8] = b"redb";
 
@@ -37,8 +39,10 @@ pub(super) struct Disk {
     file: Option<File>,
     /// and by what its path was known to lead to it.
     place: Option<Place>,
-    /// How long it is, as this process has left it.
+    /// How long it is, as this process has left it,
     length: AtomicU64,
+    /// and how it begins.
+    head: Mutex<Vec<u8>>,
     /// Whether what is read may be missing on disk.
     is_doubtful: AtomicBool,
 }
@@ -72,7 +76,10 @@ impl Disk {
             return Err(DatabaseError::DatabaseAlreadyOpen);
         }
         // Only now: a process that closes it may cut it before that.
-        disk.length = AtomicU64::new(disk.backend.len()?);
+        let length = disk.backend.len()?;
+        let mut head = vec![0; HEAD_BYTES.min(usize::try_from(length).unwrap_or(HEAD_BYTES))];
+        disk.backend.read(0, &mut head)?;
+        (disk.length, disk.head) = (AtomicU64::new(length), Mutex::new(head));
         Ok(disk)
     }
 
@@ -84,19 +91,23 @@ impl Disk {
     fn new(path: &Path, backend: impl StorageBackend, file: Option<File>) -> Self {
         let (path, backend) = (path.into(), Box::new(backend));
         let (length, is_doubtful) = (AtomicU64::new(0), AtomicBool::new(true));
-        Self { path, backend, file, place: None, length, is_doubtful }
+        Self { path, backend, file, place: None, length, head: Mutex::default(), is_doubtful }
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// That the file is still where it was opened, and as long as it was left. What else stands there, or will, is another
+    /// That the file is still where it was opened, as long as it was left, and begins as it was left. What else stands there, or will, is another
     /// gateway's, and what was cut off or copied over it is not what was told.
     pub(super) fn check_place(&self) -> io::Result<()> {
         let Some(opened) = self.place else { return Ok(()) };
         match fs::metadata(&self.path) {
-            Ok(there) if place_of(&there) == opened && there.len() == self.length.load(Ordering::Relaxed) => {
+            Ok(there)
+                if place_of(&there) == opened
+                    && there.len() == self.length.load(Ordering::Relaxed)
+                    && self.begins_as_left() =>
+            {
                 Ok(())
             }
             Ok(there) if place_of(&there) == opened => Err(io::Error::new(
@@ -109,6 +120,14 @@ impl Disk {
                 "it has been moved, removed or replaced: put it back, or restart the gateway",
             )),
         }
+    }
+
+    /// An older copy may be as long.
+    fn begins_as_left(&self) -> bool {
+        let head = self.head.lock();
+        let mut now = vec![0; head.len()];
+        // What cannot be read is not known to have changed.
+        self.backend.read(0, &mut now).is_err() || now == *head
     }
 
     /// Sees to it that all that is read is on disk. To write again what is there already does no harm where that is cut short.
@@ -211,7 +230,16 @@ impl StorageBackend for Handle {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.backend.write(offset, data)
+        let begins_at = usize::try_from(offset).unwrap_or(HEAD_BYTES);
+        if begins_at >= HEAD_BYTES {
+            return self.0.backend.write(offset, data);
+        }
+        let head = &mut *self.0.head.lock();
+        let written = self.0.backend.write(offset, data);
+        head.resize(head.len().max(begins_at + data.len()).min(HEAD_BYTES), 0);
+        // Of a write that failed a part may be there.
+        let _ = self.0.backend.read(0, head);
+        written
     }
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {

@@ -100,6 +100,18 @@ async fn a_gateway_whose_file_was_cut_off_or_copied_over_grants_nothing() {
     scene.knows_that("another program has changed it").await;
 }
 
+/// As an operator does who puts a backup back without stopping the gateway.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_file_was_overwritten_by_an_older_copy_of_its_length_grants_nothing() {
+    let scene = Scene::start().await;
+    let (file, older) = (scene.path("locks.redb"), scene.path("older"));
+    fs::copy(&file, &older).unwrap();
+    scene.put("more").await.expect(201);
+    assert_eq!(fs::metadata(&older).unwrap().len(), fs::metadata(&file).unwrap().len());
+    fs::copy(&older, &file).unwrap();
+    scene.knows_that("another program has changed it").await;
+}
+
 /// The file that stood there meanwhile had numbers of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_go_on_above_those_of_a_gateway_that_served_while_the_file_was_away() {
