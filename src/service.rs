@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
@@ -58,6 +59,9 @@ pub const MOST_WAITERS: usize = 100_000;
 /// The most connections that may hold a lock at one gateway, or wait to, where no setting says otherwise.
 pub const MOST_HOLDS: usize = 10_000;
 
+/// The most requests that may go on without their clients at once.
+const MOST_LEFT_BEHIND: usize = 10_000;
+
 /// The operations on locks, over any store.
 pub struct LockService {
     store: MeteredStore,
@@ -74,6 +78,8 @@ pub struct LockService {
     hold_permits: Arc<Semaphore>,
     /// What keeps the locks that connections hold.
     holds: TaskTracker,
+    /// Requests that go on without their clients.
+    left_behind: TaskTracker,
     watch: Arc<Watch>,
     /// One turn for each page of a list that the store may be asked for at once.
     lists: Arc<Turns>,
@@ -101,7 +107,8 @@ impl LockService {
         let heartbeats = Heartbeats::new(store.clone(), wakeups.clone(), store_timeout / 2);
         let [wait_permits, hold_permits] =
             [MOST_WAITERS, MOST_HOLDS].map(|most| Arc::new(Semaphore::new(most)));
-        let (holds, lists) = (TaskTracker::new(), Turns::new(admin::MOST_LISTS));
+        let (holds, left_behind) = (TaskTracker::new(), TaskTracker::new());
+        let lists = Turns::new(admin::MOST_LISTS);
         let records = RecordWaits::start(store.clone());
         let refusals = store.asks_several_servers().then(Arc::default);
         Self {
@@ -116,6 +123,7 @@ impl LockService {
             wait_permits,
             hold_permits,
             holds,
+            left_behind,
             watch,
             lists,
             ledger,
@@ -250,18 +258,26 @@ impl LockService {
         self.store.seems_ready().await
     }
 
-    /// Goes on with a request whose client has left: what it sent is done, as if it still listened.
+    /// Goes on with a request whose client has left, unless very many do. It ends within the time that a request has.
     pub fn go_on_without_client(&self, request: impl Future<Output = ()> + Send + 'static) {
-        if !self.cleaner.go_on(request) {
-            tracing::warn!("too many requests go on whose clients have left: another one does not");
+        // Outside the runtime nothing can be spawned: the program has ended.
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.left_behind.len() < MOST_LEFT_BEHIND {
+            self.left_behind.spawn_on(request, &runtime);
+        } else {
+            tracing::warn!(
+                "too many clients have left before they were answered: what one of them asked for may not be done"
+            );
         }
     }
 
-    /// Finishes what is being rolled back, and what goes on without its client, for at most `within`. Then it closes the store.
+    /// Finishes holds, requests that go on without their clients, and roll-backs, each for at most `within`. Then it closes the store.
     pub async fn close(&self, within: Duration) {
         // Connections that were cut a moment ago begin their roll-backs now.
         self.holds.close();
         let _ = timeout(within, self.holds.wait()).await;
+        self.left_behind.close();
+        let _ = timeout(within, self.left_behind.wait()).await;
         self.cleaner.finish(within).await;
         self.store.close().await;
     }

@@ -148,8 +148,7 @@ class Fencepost:
         `slots`, a number or "any", is how many may hold it at once. Of a tuple of keys it takes all locks, or none."""
         query = {"ttl": f"{round(ttl_s * 1000)}ms"} | ({"owner": owner} if owner else {})
         if slots != 1: query["slots"] = str(slots)
-        token = token or uuid.uuid4().hex
-        return Lease(key, token, *self._take("/lock", key, token, ttl_s, wait_s, query))
+        return Lease(key, token := token or uuid.uuid4().hex, *self._take("/lock", key, token, ttl_s, wait_s, query))
 
     def _take(self, path: str, key: Keys, token: str, ttl_s: float, wait_s: float, query: dict[str, str],
               headers: dict[str, str] = {}) -> tuple[float, Any]:
@@ -167,27 +166,28 @@ class Fencepost:
             raise
 
     def _leave(self, path: str, key: Keys, token: str, is_clean: bool = True) -> None:
-        self._free(path, key, token, now() + self.try_for_s, {"clean": "true"} if path == "/once" and is_clean else {})
+        query = {"clean": "true"} if path == "/once" and is_clean else {}
+        self._each("DELETE", key, token, now() + self.try_for_s, query, path)
 
-    def _free(self, path: str, key: Keys, token: str, until: float, query: dict[str, str] = {}) -> None:
-        self._each(key, lambda k: self.call("DELETE", k, token, until, query, path=path))
-
-    def _each(self, keys: Keys, call: Callable[[str], tuple[float, Any]]) -> list[tuple[float, Any]]:
+    def _each(self, method: str, keys: Keys, token: str, until: float, query: dict[str, str],
+              path: str) -> list[tuple[float, Any]]:
         said, failed = [], []
         for key in each(keys):  # One that fails keeps none of the others from it, and hides no other that is lost.
-            try: said.append(call(key))
-            except Exception as error: failed.append(error)
-        if failed: raise min(failed, key=lambda error: not isinstance(error, Lost))
+            try: said.append(self.call(method, key, token, until, query, path=path))
+            except Exception as error:
+                if method == "PATCH" and isinstance(error, Lost): raise
+                failed.append(error)
+        if failed: raise failed[0]
         return said
 
     def renew(self, lease: Lease, ttl_s: float = 30) -> None:
         query = {"ttl": f"{round(ttl_s * 1000)}ms"}
-        got = self._each(lease.key, lambda k: self.call("PATCH", k, lease.token, lease.ends_at, query, path=lease.path))
+        got = self._each("PATCH", lease.key, lease.token, lease.ends_at, query, lease.path)
         lease.ends_at = max(lease.ends_at, min(sent + grant["ttl_ms"] / 1000 for sent, grant in got))
 
     def release(self, lease: Lease) -> None:
         is_over = lease.lost.is_set() or now() >= lease.ends_at  # The lock is free by itself: one try is enough.
-        self._free("/lock", lease.key, lease.token, now() + (self.try_for_s if is_over else self.retry_for_s))
+        self._each("DELETE", lease.key, lease.token, now() + (self.retry_for_s, self.try_for_s)[is_over], {}, "/lock")
 
     @contextmanager
     def hold(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",

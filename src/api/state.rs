@@ -206,8 +206,8 @@ impl AppState {
         *self.0.unready.lock() = None;
     }
 
-    /// Does something that a client has asked for to its end, even if the client leaves before. Who has sent a `DELETE` and left relies
-    /// on it, and the store may need several steps for one. What waits or takes a lock is not done so: it ends with its client.
+    /// Does something that a client has asked for to its end, even if the client leaves before. A client that has sent a `DELETE` and
+    /// left relies on it, and the store may need several steps for one. Requests that take a lock or wait end with their client.
     pub(super) fn see_through<T: 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

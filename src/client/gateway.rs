@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
@@ -188,7 +190,17 @@ impl Gateway {
             let reply = one.ask_to_renew(ttl, patience).await?;
             reply.renewal().ok_or_else(|| reply.trouble())
         };
-        RenewAnswer::of_all(join_all(self.each().map(renew)).await)
+        let mut answers = self.each().map(renew).collect::<FuturesUnordered<_>>();
+        let mut all = Vec::new();
+        // One that hangs does not hide that another is lost.
+        while let Some(answer) = answers.next().await {
+            let is_gone = matches!(answer, Ok(RenewAnswer::Gone(_)));
+            all.push(answer);
+            if is_gone {
+                break;
+            }
+        }
+        RenewAnswer::of_all(all)
     }
 
     /// Releases the lock, or gives up the place in the queue.

@@ -17,9 +17,10 @@ one line what is wrong, and exits with 2.
 - DURATION has a unit: `500ms`, `30s`, `2m`, `1h30m`.
 - FILE is a path. HOST:PORT is an address or a name, and a port.
 - A flag without a value is off unless you give it. Its variable is `true` or `false`.
-- A flag must not be empty, and nor must a variable. But these count as not set if they are empty: `FENCEPOST_KEYS`,
-  `FENCEPOST_AUDIT_LOG`, `FENCEPOST_METRICS_LISTEN`, `FENCEPOST_OTLP_ENDPOINT`, `FENCEPOST_ALLOW_HOST`, `FENCEPOST_CORS_ORIGIN`,
-  `FENCEPOST_OWNER`, `FENCEPOST_TERRAFORM`, `FENCEPOST_CA_FILE` and `FENCEPOST_API_KEY_FILE`.
+- A flag of the gateway must not be empty. Most empty variables are refused as well. An empty variable counts as not set if it is a
+  switch, or one of these: `FENCEPOST_KEYS`, `FENCEPOST_AUDIT_LOG`, `FENCEPOST_METRICS_LISTEN`, `FENCEPOST_OTLP_ENDPOINT`,
+  `FENCEPOST_ALLOW_HOST`, `FENCEPOST_CORS_ORIGIN`, `FENCEPOST_TERRAFORM`, `FENCEPOST_ONCE_MEMORY`, `FENCEPOST_REDIS_ACCEPT`,
+  `FENCEPOST_SENTINEL_USER`, `FENCEPOST_OWNER`, `FENCEPOST_CA_FILE`, `FENCEPOST_API_KEY_FILE` and `FENCEPOST_API_KEY`.
 ";
 
 /// What is said of each command before its flags.

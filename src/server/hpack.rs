@@ -4,8 +4,8 @@
 //! (RFC 9113 and RFC 7541). Each `#` in a value that may be a `:path` becomes a `>`. No path contains a `>`, so the
 //! library resets the stream.
 //!
-//! The codes of both characters have the same length, so nothing moves. Of the dynamic table is kept only which of its
-//! entries are a `:path`: another field may take its name from an entry, and its value is left as it is.
+//! The codes of both characters have the same length, so nothing moves. Other fields may take their names from the dynamic
+//! table too, and their values are left as they are. So the walk remembers which entries of the table are a `:path`.
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -39,12 +39,15 @@ pub(super) struct Paths {
     padding: usize,
     /// How many bytes come before the block of a frame that has one.
     before: usize,
+    /// The stream that its stream depends on. The library does not read the block of one that depends on itself.
+    depends_on: u32,
+    is_unread: bool,
     block: Block,
     table: Table,
 }
 
-/// Which entries of the dynamic table are a `:path`: of the latest one the last bit says so. An entry takes at least 32 of the 4,096
-/// bytes that the table has, so there are at most 128. Those that were removed are the oldest, and the library refuses their numbers.
+/// Which entries of the dynamic table are a `:path`. The last bit is that of the latest entry. An entry takes at least 32 of the
+/// table's 4,096 bytes, so there are at most 128. The oldest are removed first, and the library refuses their numbers.
 #[derive(Clone, Copy, Default)]
 struct Table(u128);
 
@@ -137,6 +140,7 @@ impl Paths {
             self.block = Block::Instruction;
             self.is_padded = flags & PADDED != 0;
             self.before = if flags & PRIORITY != 0 { PRIORITY_BYTES } else { 0 };
+            (self.depends_on, self.is_unread) = (0, false);
         }
     }
 
@@ -147,9 +151,15 @@ impl Paths {
         }
         if std::mem::take(&mut self.is_padded) {
             self.padding = usize::from(*byte);
-        } else if self.before > 0 {
+        } else if self.before > 1 {
             self.before -= 1;
-        } else if self.left >= self.padding {
+            self.depends_on = self.depends_on << 8 | u32::from(*byte);
+        } else if self.before == 1 {
+            self.before = 0;
+            let [.., a, b, c, d] = self.head;
+            // The first bit is not a part of either number.
+            self.is_unread = (u32::from_be_bytes([a, b, c, d]) ^ self.depends_on) << 1 == 0;
+        } else if self.left >= self.padding && !self.is_unread {
             self.block = self.block.after(byte, &mut self.table);
         }
     }

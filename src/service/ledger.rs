@@ -193,7 +193,7 @@ impl Ledger {
         self.size.store(books.held.len(), Ordering::Relaxed);
     }
 
-    /// A request may make the token's lease this long. It counts as that until the answer says more: the answer may be lost.
+    /// A request may make the token's lease this long. The lock counts for so long until an answer says more: the answer may be lost.
     pub(super) fn may_last(&self, key: &LockKey, token: &TokenHash, longest: Duration) {
         let ends_at = boottime() + longest;
         let is_it = |_: &Place, held: &Held| held.token == *token && held.ends_at < ends_at;

@@ -107,12 +107,12 @@ impl Cleaner {
         }))
     }
 
-    /// Goes on with something in the background. Returns whether it does: not if too much is under way already.
-    pub(super) fn go_on(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
+    /// Begins a roll-back, unless too many are under way already. Returns whether it does.
+    fn begin(&self, roll_back: impl Future<Output = ()> + Send + 'static) -> bool {
         // Outside the runtime nothing can be spawned: the program has ended, and the ttl is all that is left.
         let Ok(runtime) = Handle::try_current() else { return true };
         let Ok(permit) = self.permits.clone().try_acquire_owned() else { return false };
-        self.tasks.spawn_on(work.map(move |()| drop(permit)), &runtime);
+        self.tasks.spawn_on(roll_back.map(move |()| drop(permit)), &runtime);
         true
     }
 
@@ -232,7 +232,7 @@ impl Drop for GrantGuard {
     fn drop(&mut self) {
         let Some(armed) = self.0.take() else { return };
         let (cleaner, key) = (armed.cleaner.clone(), armed.key.clone());
-        if !cleaner.go_on(armed.roll_back()) {
+        if !cleaner.begin(armed.roll_back()) {
             metrics().takes_back.count(TakenBack::GivenUp);
             tracing::warn!(
                 key = key.as_str(),

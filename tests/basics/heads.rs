@@ -332,6 +332,23 @@ async fn a_hash_in_a_header_field_of_http_2_is_left_as_it_is() {
     .await;
 }
 
+/// The library resets a stream that depends on itself, and does not read its block.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_of_http_2_that_is_not_read_puts_nothing_into_the_table() {
+    let gateway = memory().await;
+    let begun = [0x02, 3, b'P', b'U', b'T', 0x86, 0x01, 1, b't'];
+    let first = [&begun, [0x44, 9].as_slice(), b"/locks/p1"].concat();
+    let unread =
+        [&[0, 0, 0, 3, 16], begun.as_slice(), &[0x04, 9], b"/locks/p2", &[0x40, 3], b"x-a", &[1, b'b']];
+    let third = [&begun, [0x0f, 62 - 15, 12].as_slice(), b"/locks/job#1"].concat();
+    let end = END_STREAM | h2::END_HEADERS;
+    let frames = [(1, end, first), (3, end | 0x20, unread.concat()), (5, end, third)]
+        .map(|(stream, flags, block)| frame(HEADERS, flags, stream, &block))
+        .concat();
+    assert_eq!(h2_answers_on(&gateway, 5, &frames, &[]).await, [RST_STREAM]);
+    is_free(&gateway, "job").await;
+}
+
 /// The characters of the test's addresses, as RFC 7541 codes them.
 fn huffman(text: &str) -> Vec<u8> {
     let mut bits = String::new();

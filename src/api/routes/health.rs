@@ -42,7 +42,7 @@ pub(super) async fn healthz() -> Response {
 
 /// Ready
 ///
-/// The gateway can reach the store, locks are safe there, and the store has room for more. Otherwise `detail` says why; if API keys are in use, only to
+/// The gateway can reach the store, locks are safe there, and the store can grant more. Otherwise `detail` says why; if API keys are in use, only to
 /// clients that send one.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",

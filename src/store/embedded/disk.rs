@@ -77,8 +77,7 @@ impl Disk {
         }
         // Only now: a process that closes it may cut it before that.
         let length = disk.backend.len()?;
-        let mut head = vec![0; HEAD_BYTES.min(usize::try_from(length).unwrap_or(HEAD_BYTES))];
-        disk.backend.read(0, &mut head)?;
+        let head = vec![0; HEAD_BYTES.min(usize::try_from(length).unwrap_or(HEAD_BYTES))];
         (disk.length, disk.head) = (AtomicU64::new(length), Mutex::new(head));
         Ok(disk)
     }
@@ -98,7 +97,7 @@ impl Disk {
         &self.path
     }
 
-    /// That the file is still where it was opened, as long as it was left, and begins as it was left. What else stands there, or will, is another
+    /// That the file is still where it was opened, and that its length and its beginning are as they were left. What else stands there, or will, is another
     /// gateway's, and what was cut off or copied over it is not what was told.
     pub(super) fn check_place(&self) -> io::Result<()> {
         let Some(opened) = self.place else { return Ok(()) };
@@ -126,8 +125,8 @@ impl Disk {
     fn begins_as_left(&self) -> bool {
         let head = self.head.lock();
         let mut now = vec![0; head.len()];
-        // What cannot be read is not known to have changed.
-        self.backend.read(0, &mut now).is_err() || now == *head
+        // After a write or a sync that failed, it is not known what is there. What cannot be read is not known to have changed.
+        self.is_doubtful.load(Ordering::Acquire) || self.backend.read(0, &mut now).is_err() || now == *head
     }
 
     /// Sees to it that all that is read is on disk. To write again what is there already does no harm where that is cut short.
@@ -152,6 +151,7 @@ impl Disk {
             offset += block.len() as u64;
         }
         self.backend.sync_data()?;
+        self.backend.read(0, &mut self.head.lock())?;
         self.is_doubtful.store(false, Ordering::Release);
         Ok(())
     }
@@ -235,11 +235,14 @@ impl StorageBackend for Handle {
             return self.0.backend.write(offset, data);
         }
         let head = &mut *self.0.head.lock();
-        let written = self.0.backend.write(offset, data);
-        head.resize(head.len().max(begins_at + data.len()).min(HEAD_BYTES), 0);
-        // Of a write that failed a part may be there.
-        let _ = self.0.backend.read(0, head);
-        written
+        self.0
+            .backend
+            .write(offset, data)
+            .inspect_err(|_| self.0.is_doubtful.store(true, Ordering::Release))?;
+        let ends_at = HEAD_BYTES.min(begins_at + data.len());
+        head.resize(head.len().max(ends_at), 0);
+        head[begins_at..ends_at].copy_from_slice(&data[..ends_at - begins_at]);
+        Ok(())
     }
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {

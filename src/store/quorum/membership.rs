@@ -155,7 +155,7 @@ impl Membership {
         Err(StoreError::Unavailable(text))
     }
 
-    /// Whether enough servers that count have memory for one more lock. Renewals and releases need no more of it.
+    /// Whether enough servers that count can grant one more lock: they have memory for it, and do not refuse to write.
     pub(super) fn has_room(&self) -> Result<(), StoreError> {
         let trouble = |member: &Arc<Member>| {
             let error = member.link_now()?.gate.is_ready().err()?;
@@ -168,7 +168,8 @@ impl Membership {
             return Ok(());
         }
         let all = self.members.len();
-        let text = format!("{quorum} of {all} servers are needed, and {room} have room: {}", full.join("; "));
+        let text =
+            format!("{quorum} of {all} servers are needed, and {room} can grant a lock: {}", full.join("; "));
         Err(StoreError::Unavailable(text))
     }
 

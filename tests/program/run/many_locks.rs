@@ -89,20 +89,24 @@ async fn all_are_renewed_at_any_gateway_and_the_command_ends_with_the_first_that
     eventually("the other is free", async || client.get("/locks/a").send().await.status == 404).await;
 }
 
-/// Whichever of the two is asked about first.
+/// Whichever of the two is asked about first, and however late the other answer is.
 #[tokio::test(flavor = "multi_thread")]
 async fn that_one_cannot_be_renewed_does_not_hide_that_another_is_lost() {
     const TAKEN: &str = r#"{"token":"t","ttl_ms":3000,"locks":[{"key":"a","fencing_token":1},{"key":"b","fencing_token":2}]}"#;
     const AWAY: &str = r#"{"type":"/problems/store-unavailable","detail":"the store is away"}"#;
     const LOST: &str = r#"{"type":"/problems/not-held","detail":"no client holds the lock"}"#;
-    for answers in [[(503, AWAY), (404, LOST)], [(404, LOST), (503, AWAY)]] {
-        let told = [(201, TAKEN)].into_iter().chain(answers);
-        let told: Vec<_> = told.map(|(status, body)| (Duration::ZERO, status, body)).collect();
+    let [now, never] = [0, 60].map(Duration::from_secs);
+    for answers in [
+        [(now, 503, AWAY), (now, 404, LOST)],
+        [(now, 404, LOST), (now, 503, AWAY)],
+        [(never, 503, AWAY), (now, 404, LOST)],
+    ] {
+        let told: Vec<_> = [(now, 201, TAKEN)].into_iter().chain(answers).collect();
         let recorder = Recorder::telling(&told).await;
         let scene = Scene::at(recorder.url());
         let ended = scene.run(&["--ttl", "3s", "a", "b", "--", "sleep", "60"]).await;
         ended.expect_line(76, &["no client holds the lock"]);
         let renewals = recorder.requests().iter().filter(|request| request.method == "PATCH").count();
-        assert_eq!(renewals, 2, "one round was enough");
+        assert!((1..=2).contains(&renewals), "one round was enough: {renewals}");
     }
 }

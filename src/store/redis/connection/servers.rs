@@ -57,7 +57,7 @@ impl Servers {
         Ok(Self::One(LinkSupervisor::start(target, preflight, reply_timeout, hints)))
     }
 
-    /// Whether all can be reached, are safe to lock on, and have room for a lock.
+    /// Whether all can be reached, are safe to lock on, and can grant a lock.
     pub(crate) async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
         match self {
             Self::One(supervisor) => supervisor.link(deadline).await?.gate.is_ready(),

@@ -1,5 +1,7 @@
 //! A server that is looked at again and again, and what the log says of it.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
@@ -20,6 +22,7 @@ struct LastLook {
     address: String,
     config: Config,
     refusals: Vec<String>,
+    unready: Option<Arc<str>>,
     warnings: Vec<String>,
 }
 
@@ -65,6 +68,12 @@ impl ServerMonitor {
         if refusals.is_empty() && !known.refusals.is_empty() {
             tracing::info!(address, "this Redis is safe to lock on again");
         }
+        if look.unready != known.unready {
+            match look.unready.as_deref() {
+                Some(reason) => tracing::warn!(address, reason, "this Redis grants no lock now"),
+                None => tracing::info!(address, "this Redis grants locks again"),
+            }
+        }
         for warning in look.warnings.iter().filter(|warning| !is_in(&known.warnings, warning)) {
             tracing::warn!(address, "{warning}");
         }
@@ -72,6 +81,7 @@ impl ServerMonitor {
             tracing::info!(address, "no longer: {warning}");
         }
         known.config = look.config.clone();
+        known.unready.clone_from(&look.unready);
         known.refusals = refusals;
         known.warnings.clone_from(&look.warnings);
     }

@@ -147,15 +147,15 @@ impl Permissions {
     }
 }
 
-/// Why the server refuses whatever writes: it cannot save it, or too few replicas keep up. It is asked to delete a key that there
-/// never is. In a script, a server of a Cluster says so whatever slot the key is in.
+/// Why the server refuses whatever writes: it cannot save it, or too few replicas keep up. It is asked to delete a key that never
+/// exists. In a script, a server of a Cluster says so whatever slot the key is in.
 pub(super) async fn refusal_of_writes(
     connection: &mut MultiplexedConnection,
     keys: &KeySpace,
 ) -> RedisResult<Option<String>> {
     let Ok(key) = LockKey::parse(b"preflight") else { return Ok(None) };
     let never = keys.tombstone(&key, &LeaseToken::generate().hash());
-    let deletion = redis::cmd("EVAL").arg("return redis.pcall('DEL', ARGV[1])").arg(0).arg(never).take();
+    let deletion = redis::cmd("EVAL").arg("return redis.call('DEL', ARGV[1])").arg(0).arg(never).take();
     match deletion.query_async::<Value>(connection).await {
         Ok(_) => Ok(None),
         Err(error) if error.code().is_none() => Err(error),

@@ -14,7 +14,6 @@ use super::profile::{Config, Profile, Version};
 use super::room::{MAY_NOT, RoomState};
 use crate::store::StoreError;
 use crate::store::redis::address::{Layout, RedisAddress};
-use crate::store::redis::failure::MEMORY_IS_FULL;
 use crate::store::redis::scripts::keys::KeySpace;
 use crate::store::redis::settings::{OnceMemory, RedisSettings, Risk};
 
@@ -73,7 +72,7 @@ pub(crate) struct Gate(RwLock<GateState>);
 pub(crate) struct GateState {
     /// Why nothing may be granted.
     pub(crate) refusal: Option<Arc<str>>,
-    /// Why the server itself grants nothing. It is asked all the same: its memory may have room by then.
+    /// Why the server itself grants nothing. It is asked all the same: that may be over by then.
     pub(crate) unready: Option<Arc<str>>,
 }
 
@@ -152,10 +151,13 @@ impl Preflight {
     async fn ask(&self, connection: &mut MultiplexedConnection) -> RedisResult<(Profile, Permissions)> {
         let on_cluster = self.layout == Layout::Cluster;
         let mut profile = Profile::ask(connection, on_cluster).await?;
-        profile.refused_write = refusal_of_writes(connection, &self.keys).await?;
         let (with_replicas, has_file) = (self.replicas_ack > 0, profile.has_append_only_file);
         let permissions =
             Permissions::ask(connection, &self.keys, on_cluster, with_replicas, has_file).await?;
+        // Else the server would keep a record of it, as of an attack.
+        if permissions.lacking.is_empty() {
+            profile.refused_write = refusal_of_writes(connection, &self.keys).await?;
+        }
         Ok((profile, permissions))
     }
 
@@ -171,7 +173,7 @@ impl Preflight {
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
         let room = RoomState::of(&profile, self.once_memory, permissions.may_keep_records);
         let Permissions { may_list, loading, .. } = permissions;
-        let unready = self.unready(&profile).map(Arc::from);
+        let unready = profile.unready().map(Arc::from);
         Look { profile, config, accepts_replica, may_list, loading, room, refusals, unready, warnings }
     }
 
@@ -183,21 +185,6 @@ impl Preflight {
     /// Whether a person has chosen the server by its address.
     fn is_named(&self) -> bool {
         matches!(self.layout, Layout::Server | Layout::Quorum)
-    }
-
-    /// Why the server grants nothing at the moment.
-    fn unready(&self, profile: &Profile) -> Option<String> {
-        let Profile { max_memory, replicas, .. } = *profile;
-        let needed = self.replicas_ack;
-        if profile.is_full() {
-            Some(format!("{MEMORY_IS_FULL} ({max_memory} bytes)"))
-        } else if replicas < u64::from(needed) {
-            Some(format!(
-                "{replicas} replicas are connected, and --replicas-ack asks for {needed}: no lock is granted"
-            ))
-        } else {
-            profile.refused_write.clone()
-        }
     }
 
     /// What speaks against a server.
@@ -266,6 +253,12 @@ impl Preflight {
                 "min-replicas-to-write is 0: a primary that is cut off goes on granting locks that its successor \
                  grants too (I3), and its fencing tokens may go above its successor's (I2)",
             );
+        }
+        if profile.replicas < u64::from(self.replicas_ack) {
+            let (replicas, needed) = (profile.replicas, self.replicas_ack);
+            warn(&format!(
+                "{replicas} replicas are connected, and --replicas-ack asks for {needed}: no lock is granted"
+            ));
         }
         if self.is_named() && profile.is_cluster_node {
             warn("this server is a node of a cluster: write redis+cluster://");

@@ -7,6 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisResult, ServerErrorKind};
 
 use super::identity::{ServerIdentity, info_field as field};
+use crate::store::redis::failure::MEMORY_IS_FULL;
 
 /// What `INFO` says of a server, as far as it matters to locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,6 +85,12 @@ impl Profile {
     /// Whether it may drop locks that are held.
     pub(crate) fn evicts(&self) -> bool {
         self.max_memory > 0 && self.eviction_policy != "noeviction"
+    }
+
+    /// Why it grants nothing at the moment.
+    pub(crate) fn unready(&self) -> Option<String> {
+        let is_full = self.is_full().then(|| format!("{MEMORY_IS_FULL} ({} bytes)", self.max_memory));
+        is_full.or_else(|| self.refused_write.clone())
     }
 
     /// Whether it refuses whatever takes more memory, and so every new lock.
