@@ -10,11 +10,13 @@ use kit::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, fresh_token
 
 on_each_store!(a_lock_whose_client_released_it_and_left_is_free);
 
-/// How long Redis answers nothing: long enough for a client to leave meanwhile.
-const PAUSE_MS: &str = "300";
+/// Redis answers nothing for a moment: long enough for a client to leave meanwhile.
+pub async fn pause(redis: &RedisServer) {
+    redis.command::<()>(&["CLIENT", "PAUSE", "300", "ALL"]).await;
+}
 
 /// Sends a request, and leaves at once.
-async fn sends_and_leaves(gateway: &Gateway, method: &str, path: &str, headers: &str) {
+pub async fn sends_and_leaves(gateway: &Gateway, method: &str, path: &str, headers: &str) {
     let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
     secrets::remember_head(request.as_bytes());
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
@@ -37,7 +39,6 @@ async fn all_steps_of_a_release_are_done_though_its_client_left() {
     let redis = RedisServer::start().await;
     let gateway = Gateway::on_redis(&redis, &["--once-memory", "100000000"]).await;
     let client = Client::new(gateway.address);
-    let pause = async || redis.command::<()>(&["CLIENT", "PAUSE", PAUSE_MS, "ALL"]).await;
     for (lock, terms, is_waited_for) in [
         ("plain", "", false),
         ("waited-for", "", true),
@@ -53,7 +54,7 @@ async fn all_steps_of_a_release_are_done_though_its_client_left() {
             waiters == Some(u64::from(is_waited_for))
         })
         .await;
-        pause().await;
+        pause(&redis).await;
         sends_and_leaves(&gateway, "DELETE", &path, &format!("Lease-Token: {token}\r\n")).await;
         match next {
             Some(next) => drop(next.await.unwrap().expect(201)),
@@ -62,7 +63,7 @@ async fn all_steps_of_a_release_are_done_though_its_client_left() {
     }
     // So it is with work that is given up.
     let token = client.put("/once/work?ttl=10m").send().await.expect(201).token();
-    pause().await;
+    pause(&redis).await;
     sends_and_leaves(&gateway, "DELETE", "/once/work", &format!("Lease-Token: {token}\r\n")).await;
     eventually("another may begin", async || {
         client.put("/once/work").token(&fresh_token()).send().await.status == 201
@@ -86,7 +87,7 @@ async fn locks_count_for_a_key_for_as_long_as_they_were_renewed_though_its_clien
         let (path, own) = (format!("/locks/renewed{number}"), fresh_token());
         let taken = client.put(&format!("{path}?ttl=1s")).key(&key).token(&own).send().await;
         let short = taken.expect(201).fencing_token();
-        redis.command::<()>(&["CLIENT", "PAUSE", PAUSE_MS, "ALL"]).await;
+        pause(&redis).await;
         let headers = format!("Lease-Token: {own}\r\nAuthorization: Bearer {key}\r\n");
         sends_and_leaves(&gateway, method, &format!("{path}{query}"), &headers).await;
         // Until the lease that it was told of is over, and beyond. A PUT may have been given up in time.

@@ -262,6 +262,8 @@ let breaking;
 function askToBreak(lock) {
   write(at('breaking-key'), lock.key);
   at('breaking').showModal();
+  // Not by `autofocus`: a browser that has just loaded the page looks for that in the closed dialog, too.
+  at('keep').focus();
   askAbout(lock);
   const isStillAsked = () => at('breaking').open && breaking?.key === lock.key;
   showSharers(lock.key, lock.fencingToken, isStillAsked, (grant) => {

@@ -39,9 +39,9 @@ pub(super) struct Disk {
     file: Option<File>,
     /// and by what its path was known to lead to it.
     place: Option<Place>,
-    /// How long it is, as this process has left it,
+    /// How long it is, as this process has left it.
     length: AtomicU64,
-    /// and how it begins.
+    /// Its first bytes, as this process has left them.
     head: Mutex<Vec<u8>>,
     /// Whether what is read may be missing on disk.
     is_doubtful: AtomicBool,
@@ -97,8 +97,8 @@ impl Disk {
         &self.path
     }
 
-    /// That the file is still where it was opened, and that its length and its beginning are as they were left. What else stands there, or will, is another
-    /// gateway's, and what was cut off or copied over it is not what was told.
+    /// That the file is still where it was opened, and that its length and its beginning are as they were left. What else stands
+    /// there, or will, is another gateway's. What was cut off or copied over it is not what was told.
     pub(super) fn check_place(&self) -> io::Result<()> {
         let Some(opened) = self.place else { return Ok(()) };
         match fs::metadata(&self.path) {

@@ -1,6 +1,7 @@
 //! What is told of locks, on every store, by a gateway of what another one does.
 
 use super::{Pair, Stream, on_each_pair};
+use crate::leaving::{pause, sends_and_leaves};
 use kit::{eventually, fresh_token};
 
 on_each_pair!(
@@ -14,7 +15,21 @@ on_each_pair!(
     a_stream_has_what_was_asked_for_and_nothing_else,
     a_place_in_the_line_that_is_given_up_is_no_release,
     a_lock_that_is_broken_is_told_as_such,
+    a_release_whose_client_has_left_is_told,
 );
+
+async fn a_release_whose_client_has_left_is_told(pair: Pair) {
+    let mut stream = Stream::open(&pair.here(), "key=k").await;
+    let grant = pair.there().put("/locks/k?ttl=1m").send().await.expect(201);
+    stream.next_news().await.is("granted");
+    if let Some(redis) = &pair.redis {
+        pause(redis).await;
+    }
+    let gateway = pair.there.as_ref().unwrap_or(&pair.here);
+    let headers = format!("Lease-Token: {}\r\n", grant.token());
+    sends_and_leaves(gateway, "DELETE", "/locks/k", &headers).await;
+    assert_eq!(stream.next_news().await.is("released").fencing_token(), grant.fencing_token());
+}
 
 async fn all_that_is_done_to_a_lock_is_told_in_its_order(pair: Pair) {
     let mut stream = Stream::open(&pair.here(), "key=k").await;
