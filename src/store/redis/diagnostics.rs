@@ -67,7 +67,7 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
                 diagnostics.unreachable.extend(unfit.map(named));
                 diagnostics.unreadable.extend(report.unreadable.iter().cloned().map(named));
                 if list.is_none() {
-                    let unready = report.look.unready.as_ref();
+                    let unready = report.look.unready();
                     diagnostics.unready.extend(unready.map(|reason| named(reason.to_string())));
                 }
                 members.extend(report.member(server));
@@ -313,7 +313,7 @@ impl ServerReport {
             server,
             membership: self.membership.clone()?,
             run: profile.identity.incarnation(),
-            unready: self.look.unready.clone(),
+            unready: self.look.unready(),
             ahead_seconds: self.timing.ahead_seconds,
         })
     }

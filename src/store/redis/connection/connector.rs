@@ -199,7 +199,7 @@ impl Connector {
     ) -> RedisResult<Result<(String, GateState, RoomState), String>> {
         let look = self.monitor.look(connection, client).await?;
         let incarnation = self.incarnation_of(&look.profile.identity);
-        let gate = GateState { refusal: look.refusal(), unready: look.unready.clone() };
+        let gate = GateState { refusal: look.refusal(), unready: look.unready() };
         Ok(look.check().map(|()| (incarnation, gate, look.room)))
     }
 

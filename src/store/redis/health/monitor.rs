@@ -1,7 +1,5 @@
 //! A server that is looked at again and again, and what the log says of it.
 
-use std::sync::Arc;
-
 use parking_lot::Mutex;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
@@ -22,7 +20,7 @@ struct LastLook {
     address: String,
     config: Config,
     refusals: Vec<String>,
-    unready: Option<Arc<str>>,
+    unready: Option<String>,
     warnings: Vec<String>,
 }
 
@@ -68,8 +66,9 @@ impl ServerMonitor {
         if refusals.is_empty() && !known.refusals.is_empty() {
             tracing::info!(address, "this Redis is safe to lock on again");
         }
-        if look.unready != known.unready {
-            match look.unready.as_deref() {
+        let unready = look.profile.unready();
+        if unready != known.unready {
+            match &unready {
                 Some(reason) => tracing::warn!(address, reason, "this Redis grants no lock now"),
                 None => tracing::info!(address, "this Redis grants locks again"),
             }
@@ -81,8 +80,7 @@ impl ServerMonitor {
             tracing::info!(address, "no longer: {warning}");
         }
         known.config = look.config.clone();
-        known.unready.clone_from(&look.unready);
-        known.refusals = refusals;
+        (known.unready, known.refusals) = (unready, refusals);
         known.warnings.clone_from(&look.warnings);
     }
 }

@@ -46,8 +46,6 @@ pub(crate) struct Look {
     /// How much memory records may take.
     pub(crate) room: RoomState,
     pub(crate) refusals: Vec<ServerRefusal>,
-    /// Why the server grants nothing at the moment, though it is safe to lock on.
-    pub(crate) unready: Option<Arc<str>>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -61,6 +59,11 @@ impl Look {
     pub(crate) fn refusal(&self) -> Option<Arc<str>> {
         let reasons: Vec<_> = self.refusals.iter().map(|refusal| &*refusal.reason).collect();
         (!reasons.is_empty()).then(|| reasons.join("; ").into())
+    }
+
+    /// Why the server grants nothing at the moment, though it is safe to lock on.
+    pub(crate) fn unready(&self) -> Option<Arc<str>> {
+        self.profile.unready().map(Arc::from)
     }
 }
 
@@ -173,8 +176,7 @@ impl Preflight {
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
         let room = RoomState::of(&profile, self.once_memory, permissions.may_keep_records);
         let Permissions { may_list, loading, .. } = permissions;
-        let unready = profile.unready().map(Arc::from);
-        Look { profile, config, accepts_replica, may_list, loading, room, refusals, unready, warnings }
+        Look { profile, config, accepts_replica, may_list, loading, room, refusals, warnings }
     }
 
     /// Whether the servers are those of a quorum.
