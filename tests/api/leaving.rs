@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use kit::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, fresh_token, on_each_store, secrets};
 
@@ -17,8 +17,15 @@ pub async fn pause(redis: &RedisServer) {
 
 /// Sends a request, and leaves at once.
 pub async fn sends_and_leaves(gateway: &Gateway, method: &str, path: &str, headers: &str) {
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
-    secrets::remember_head(request.as_bytes());
+    sends_all_and_leaves(gateway, method, path, headers, "").await;
+}
+
+async fn sends_all_and_leaves(gateway: &Gateway, method: &str, path: &str, headers: &str, body: &str) {
+    let length = body.len();
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{headers}\r\n");
+    secrets::remember_head(head.as_bytes());
+    let request = head + body;
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
 }
@@ -69,6 +76,73 @@ async fn all_steps_of_a_release_are_done_though_its_client_left() {
         client.put("/once/work").token(&fresh_token()).send().await.status == 201
     })
     .await;
+}
+
+/// An operator who breaks a lock is one, and so is each tool with words of its own for a release.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_operator_or_a_tool_ends_is_ended_though_it_left() {
+    let redis = RedisServer::start().await;
+    let tools = ["--terraform", "--dapr", "--fleet-lock", "default=1", "--max-ttl", "24h"];
+    let gateway = Gateway::on_redis(&redis, &tools).await;
+    let client = Client::new(gateway.address);
+    let run = r#"{"ID":"run-0123456789abcdef","Operation":"apply","Who":"ann"}"#;
+    let owner = r#"{"resourceId":"order","lockOwner":"ann","expiryInSeconds":600}"#;
+    let machine = r#"{"client_params":{"id":"m1","group":"default"}}"#;
+    let of_fleet_lock = "fleet-lock-protocol: true\r\n";
+    for (key, taking, ending, headers, body) in [
+        ("state", ("LOCK", "/terraform/state"), ("UNLOCK", "/terraform/state"), "", run),
+        ("dapr:s:order", ("POST", "/v1.0-alpha1/lock/s"), ("POST", "/v1.0-alpha1/unlock/s"), "", owner),
+        (
+            "fleet-lock:default",
+            ("POST", "/fleet-lock/v1/pre-reboot"),
+            ("POST", "/fleet-lock/v1/steady-state"),
+            of_fleet_lock,
+            machine,
+        ),
+        ("broken", ("PUT", "/locks/broken?ttl=10m"), ("DELETE", "/locks/broken?force=true"), "", ""),
+    ] {
+        let mut take = client.call(taking.0, taking.1).body(body);
+        if let Some((name, value)) = headers.trim_end().split_once(": ") {
+            take = take.header(name, value);
+        }
+        let status = take.send().await.status;
+        assert!(matches!(status, 200 | 201), "{key}: {status}");
+        // Where somebody waits, Redis needs more than one step.
+        let next = client.put(&format!("/lock?key={key}&wait=50s"));
+        let next = tokio::spawn(async move { next.send().await });
+        let lock = format!("/lock?key={key}");
+        eventually("the next one waits", async || client.get(&lock).send().await.json()["waiters"] == 1)
+            .await;
+        pause(&redis).await;
+        sends_all_and_leaves(&gateway, ending.0, ending.1, headers, body).await;
+        let next = timeout(Duration::from_secs(10), next).await.expect(key);
+        next.unwrap().expect(201);
+    }
+}
+
+/// A worker relies on what it has sent, and an operator on a record that is broken.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_done_with_a_record_is_done_though_its_client_left() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &["--once-memory", "100000000"]).await;
+    let client = Client::new(gateway.address);
+    let begin = async |token: &str| client.put("/once/work?ttl=1m").token(token).send().await.status;
+    let [own, other] = [fresh_token(), fresh_token()];
+    let headers = format!("Lease-Token: {own}\r\n");
+    assert_eq!(begin(&own).await, 201);
+    pause(&redis).await;
+    sends_and_leaves(&gateway, "PATCH", "/once/work?ttl=10m", &headers).await;
+    eventually("the lease is longer", async || {
+        let left_ms = client.get("/once/work").send().await.json()["expires_in_ms"].as_u64();
+        left_ms.is_some_and(|left_ms| left_ms > 60_000)
+    })
+    .await;
+    pause(&redis).await;
+    sends_all_and_leaves(&gateway, "POST", "/once/work", &headers, "the result").await;
+    eventually("the result is there", async || begin(&other).await == 200).await;
+    pause(&redis).await;
+    sends_and_leaves(&gateway, "DELETE", "/once/work?force=true", "").await;
+    eventually("the record is gone", async || begin(&other).await == 201).await;
 }
 
 /// Its client has never heard of the longer lease, but has it.
