@@ -4,9 +4,9 @@ use std::process::Child;
 
 use tempfile::TempDir;
 
-use super::front::{Kind, start};
+use super::front::{Kind, for_envoy, start};
 use crate::pages::file;
-use kit::{Client, Gateway, eventually, server_port};
+use kit::{Client, Gateway, KeysFile, eventually, server_port};
 
 /// A proxy in front of an application, which is a gateway that is asked about its health.
 struct Guarded {
@@ -16,22 +16,31 @@ struct Guarded {
 }
 
 impl Guarded {
-    async fn start(kind: Kind, gateway: &Gateway, application: &Gateway) -> Self {
+    async fn start(kind: Kind, gateway: &Gateway, application: &Gateway, key: Option<&str>) -> Self {
         let (directory, port) = (tempfile::tempdir().unwrap(), server_port());
         let place = directory.path().display().to_string();
         let at_home = |name: &str| {
-            file(name)
+            key.map_or_else(|| file(name), |key| with_key(kind, &file(name), key))
                 .replace("127.0.0.1:8080", &gateway.address.to_string())
                 .replace("127.0.0.1:9000", &application.address.to_string())
                 .replace("127.0.0.1:8090", &format!("127.0.0.1:{port}"))
                 .replace("/etc/haproxy", &place)
+                .replace("/etc/traefik", &place)
+                .replace("address: 127.0.0.1, port_value: 8080", &for_envoy(gateway.address))
+                .replace("address: 127.0.0.1, port_value: 9000", &for_envoy(application.address))
+                .replace("port_value: 8090", &format!("port_value: {port}"))
         };
-        let text = at_home(match kind {
-            Kind::Nginx => "guarded.conf",
-            Kind::Haproxy => "guarded.cfg",
-            Kind::Caddy => "Caddyfile.guarded",
-        });
-        std::fs::write(directory.path().join("grant.lua"), at_home("grant.lua")).unwrap();
+        let (name, others): (_, &[&str]) = match kind {
+            Kind::Nginx => ("guarded.conf", &[]),
+            Kind::Haproxy => ("guarded.cfg", &["grant.lua"]),
+            Kind::Caddy => ("Caddyfile.guarded", &[]),
+            Kind::Traefik => ("traefik-guarded.yml", &["reports.yml"]),
+            Kind::Envoy => ("guarded-envoy.yaml", &[]),
+        };
+        for name in others {
+            std::fs::write(directory.path().join(name), at_home(name)).unwrap();
+        }
+        let text = at_home(name);
         let child = start(kind, directory.path(), &text);
         let client = Client::new(([127, 0, 0, 1], port).into());
         let mut guarded = Self { child, client, directory };
@@ -42,6 +51,8 @@ impl Guarded {
             tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
         })
         .await;
+        // Traefik listens before it knows whom it serves.
+        eventually("it knows the application", async || guarded.status(None, &[]).await != 404).await;
         guarded
     }
 
@@ -69,12 +80,30 @@ impl Drop for Guarded {
     }
 }
 
+/// The recipe with what the page says of a gateway with keys.
+fn with_key(kind: Kind, text: &str, key: &str) -> String {
+    let bearer = format!("\"Bearer {key}\"");
+    let (theirs, ours) = match kind {
+        Kind::Nginx => (
+            "proxy_set_header Host 127.0.0.1;",
+            format!("proxy_set_header Host 127.0.0.1;\nproxy_set_header Authorization {bearer};"),
+        ),
+        Kind::Haproxy => ("headers = {", format!("headers = {{ [\"Authorization\"] = {{ {bearer} }},")),
+        Kind::Caddy => ("header_up -Authorization", format!("header_up Authorization {bearer}")),
+        Kind::Traefik => ("http://127.0.0.1:8080", format!("http://proxy:{key}@127.0.0.1:8080")),
+        Kind::Envoy => {
+            ("[\":method\"] = \"GET\",", format!("[\":method\"] = \"GET\", authorization = {bearer},"))
+        }
+    };
+    text.replace(theirs, &ours)
+}
+
 async fn lets_only_the_holder_through(kind: Kind) {
     let mut gateway = Gateway::start(&["--store", "memory:"]).await;
     let application =
         Gateway::start(&["--store", "memory:", "--cors-origin", "http://elsewhere.example"]).await;
     let client = Client::new(gateway.address);
-    let guarded = Guarded::start(kind, &gateway, &application).await;
+    let guarded = Guarded::start(kind, &gateway, &application, None).await;
     let granted = client.put("/locks/reports?ttl=1m").send().await.expect(201);
     let number = granted.fencing_token();
     assert_eq!(guarded.status(Some(number), &[]).await, 200, "{}", guarded.log());
@@ -98,6 +127,27 @@ async fn lets_only_the_holder_through(kind: Kind) {
     assert!(guarded.status(Some(next), &[]).await >= 400, "it lets through what nobody has checked");
 }
 
+/// The application is asked with the client's own `Authorization`, and the gateway with the proxy's.
+async fn shows_its_own_key(kind: Kind) {
+    let mut file = KeysFile::new();
+    let [writer, proxy] = [("writer", "\"acquire\""), ("proxy", "\"inspect\"")]
+        .map(|(name, rights)| file.add_for_all(name, rights));
+    file.write();
+    let [flag, path] = file.flag();
+    let gateway = Gateway::start(&["--store", "memory:", &flag, &path]).await;
+    let application = Gateway::start(&["--store", "memory:"]).await;
+    let guarded = Guarded::start(kind, &gateway, &application, Some(&proxy)).await;
+    let client = Client::new(gateway.address);
+    let granted = client.put("/locks/reports?ttl=1m").key(&writer).send().await.expect(201);
+    let number = granted.fencing_token();
+    for headers in [&[][..], &[("authorization", "Basic YTpi")]] {
+        assert_eq!(guarded.status(Some(number), headers).await, 200, "{headers:?}: {}", guarded.log());
+        assert_eq!(guarded.status(Some(number + 1), headers).await, 403, "{headers:?}");
+    }
+    client.delete("/locks/reports").key(&writer).token(&granted.token()).send().await.expect(204);
+    assert_eq!(guarded.status(Some(number), &[]).await, 403, "it was released");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_lets_only_the_holder_through() {
     lets_only_the_holder_through(Kind::Nginx).await;
@@ -111,4 +161,21 @@ async fn haproxy_lets_only_the_holder_through() {
 #[tokio::test(flavor = "multi_thread")]
 async fn caddy_lets_only_the_holder_through() {
     lets_only_the_holder_through(Kind::Caddy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traefik_lets_only_the_holder_through() {
+    lets_only_the_holder_through(Kind::Traefik).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_lets_only_the_holder_through() {
+    lets_only_the_holder_through(Kind::Envoy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_shows_a_key_of_its_own_where_the_gateway_has_keys() {
+    for kind in [Kind::Nginx, Kind::Haproxy, Kind::Caddy, Kind::Traefik, Kind::Envoy] {
+        shows_its_own_key(kind).await;
+    }
 }

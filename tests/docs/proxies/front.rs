@@ -1,5 +1,6 @@
 //! A real proxy with the configuration that docs/deploying/proxies.md gives, in front of gateways.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -7,6 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command as Started;
 
+use crate::clients::installed;
 use crate::pages::file;
 use kit::certificates::Certificates;
 use kit::{Client, Gateway, PATIENCE, eventually, server_port};
@@ -25,6 +27,8 @@ pub enum Kind {
     Nginx,
     Haproxy,
     Caddy,
+    Traefik,
+    Envoy,
 }
 
 /// Ends its proxy when dropped.
@@ -67,15 +71,33 @@ impl Front {
                 // It asks nobody for a certificate, and listens on loopback only.
                 ("locks.example {", format!("{NAME}:{port} {{\n\tbind 127.0.0.1\n\ttls {certificate} {key}")),
             ],
+            Kind::Traefik => vec![
+                ("127.0.0.1:8080", address(0)),
+                ("\":443\"", listen),
+                ("/etc/traefik/fencepost.yml", at("fencepost.yml")),
+                ("/etc/ssl/locks.example/fullchain.pem", certificate),
+                ("/etc/ssl/locks.example/privkey.pem", key),
+            ],
+            Kind::Envoy => vec![
+                ("address: 0.0.0.0, port_value: 443", format!("address: 127.0.0.1, port_value: {port}")),
+                ("address: 192.0.2.11, port_value: 8080", for_envoy(gateways[0].address)),
+                ("address: 192.0.2.12, port_value: 8080", for_envoy(gateways[gateways.len() - 1].address)),
+                ("/etc/ssl/locks.example/fullchain.pem", certificate),
+                ("/etc/ssl/locks.example/privkey.pem", key),
+            ],
         };
-        let mut text = file(kind.file());
+        let mut files: Vec<_> = kind.files().iter().map(|name| (*name, file(name))).collect();
         for (theirs, ours) in
             ours.iter().map(|(theirs, ours)| (*theirs, ours.as_str())).chain(changes.iter().copied())
         {
-            assert!(text.contains(theirs), "{} does not say {theirs:?}", kind.file());
-            text = text.replace(theirs, ours);
+            let is_said = files.iter().any(|(_, text)| text.contains(theirs));
+            assert!(is_said, "{:?} do not say {theirs:?}", kind.files());
+            files.iter_mut().for_each(|(_, text)| *text = text.replace(theirs, ours));
         }
-        Self::launch(kind, directory, port, &text).await
+        for (name, text) in &files[1..] {
+            std::fs::write(directory.path().join(name), text).unwrap();
+        }
+        Self::launch(kind, directory, port, &files[0].1).await
     }
 
     /// Nginx with a firewall by the rules that Debian has, and these before them.
@@ -152,13 +174,21 @@ impl Drop for Front {
 }
 
 impl Kind {
-    fn file(self) -> &'static str {
+    /// The first is what it is started with. The others lie beside it.
+    fn files(self) -> &'static [&'static str] {
         match self {
-            Self::Nginx => "nginx.conf",
-            Self::Haproxy => "haproxy.cfg",
-            Self::Caddy => "Caddyfile",
+            Self::Nginx => &["nginx.conf"],
+            Self::Haproxy => &["haproxy.cfg"],
+            Self::Caddy => &["Caddyfile"],
+            Self::Traefik => &["traefik.yml", "fencepost.yml"],
+            Self::Envoy => &["envoy.yaml"],
         }
     }
+}
+
+/// As Envoy writes an address.
+pub fn for_envoy(address: SocketAddr) -> String {
+    format!("address: {}, port_value: {}", address.ip(), address.port())
 }
 
 /// Starts a proxy with this configuration. What it says goes into the file `log` of the directory.
@@ -185,9 +215,20 @@ pub fn start(kind: Kind, directory: &Path, text: &str) -> Child {
             let global = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n";
             ("caddy", &["run", "--adapter", "caddyfile", "--config"], format!("{global}{text}"))
         }
+        Kind::Traefik => {
+            // It asks nobody for a newer version.
+            let global = "global:\n  checkNewVersion: false\n  sendAnonymousUsage: false\n";
+            ("traefik", &["--configFile"], format!("{text}{global}"))
+        }
+        Kind::Envoy => {
+            let args =
+                &["--disable-hot-restart", "--concurrency", "1", "--component-log-level", "hc:debug", "-c"];
+            ("envoy", args, text.to_owned())
+        }
     };
-    let config = directory.join(kind.file());
+    let config = directory.join(kind.files()[0]);
     std::fs::write(&config, text).unwrap();
+    let installed = installed("venv/bin");
     let log = std::fs::File::create(directory.join("log")).unwrap();
     Command::new(program)
         .args(args)
@@ -196,12 +237,12 @@ pub fn start(kind: Kind, directory: &Path, text: &str) -> Child {
         .env("XDG_DATA_HOME", directory)
         .env("XDG_CONFIG_HOME", directory)
         // Debian has nginx and HAProxy where only root looks.
-        .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap()))
+        .env("PATH", format!("{}:{}:/usr/sbin:/sbin", installed.display(), std::env::var("PATH").unwrap()))
         .stdin(Stdio::null())
         .stdout(log.try_clone().unwrap())
         .stderr(log)
         .spawn()
-        .unwrap_or_else(|error| panic!("{program} must be installed, as `make tools` does: {error}"))
+        .unwrap_or_else(|error| panic!("{program} must be installed, as `make clients` does: {error}"))
 }
 
 /// A gateway behind a proxy, and a client that goes around the proxy.
