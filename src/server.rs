@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use self::addresses::{AddressPermit, Addresses};
+use self::addresses::{AddressPermit, Addresses, network};
 use self::backpressure::Backpressure;
 use self::connection::serve_connection;
 use self::handshake::shake_hands;
@@ -46,7 +46,6 @@ use self::protocol::Protocols;
 use self::tcp_timeout::{TCP_USER_TIMEOUT, TimeoutStream};
 use crate::telemetry::ConnectionRefused;
 
-pub use addresses::network;
 pub use application::{Application, BodyWasRead, Malformed, Peer};
 pub use descriptors::make_room;
 pub use settings::ServerSettings;

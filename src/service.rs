@@ -47,7 +47,7 @@ pub use once::{BeginOutcome, BeginRequest, Beginning, NotBegun};
 use refusals::SharedRefusals;
 use roll_back::Cleaner;
 pub use roll_back::GrantGuard;
-use time::{lease_left, pause_before};
+use time::{lease_left, pause_before, renewed_too_late};
 pub use turns::Turn;
 use turns::Turns;
 use wakeups::Wakeups;
@@ -175,14 +175,7 @@ impl LockService {
         account: Option<&Account>,
     ) -> Result<Renewed, StoreError> {
         let hash = token.hash();
-        let left = |lease, sent_at| {
-            let over = || {
-                StoreError::Unknown(
-                    "the lease was renewed, and ended before the answer came: ask for a longer ttl".into(),
-                )
-            };
-            lease_left(lease, sent_at).ok_or_else(over)
-        };
+        let left = |lease, sent_at| lease_left(lease, sent_at).ok_or_else(renewed_too_late);
         self.ledger.may_last(key, &hash, self.store_timeout + ttl.as_duration());
         // Repeating is safe: the last renewal to arrive is the one that counts, and it is answered.
         let renew = &Renew { key: key.clone(), token: hash, ttl, by }.into();

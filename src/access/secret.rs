@@ -5,6 +5,8 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::lock::{Hex, parse_hex};
+
 /// How every key begins, so that it is known for one wherever it turns up.
 const MARK: &str = "fp_";
 /// The length of an id, in characters of `a-z0-9`.
@@ -89,16 +91,7 @@ impl SecretHash {
 
     /// Reads 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
-        if text.len() != 64 || !text.is_ascii() {
-            return None;
-        }
-        let mut bytes = [0; 32];
-        for (number, byte) in bytes.iter_mut().enumerate() {
-            // `from_str_radix` would take a sign for a digit.
-            let digits = text.get(2 * number..2 * number + 2).filter(|digits| !digits.starts_with('+'))?;
-            *byte = u8::from_str_radix(digits, 16).ok()?;
-        }
-        Some(Self(bytes))
+        parse_hex(text).map(Self)
     }
 
     /// Compares all of both, even if they differ early.
@@ -109,7 +102,7 @@ impl SecretHash {
 
 impl fmt::Display for SecretHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        Hex(&self.0).fmt(f)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::Entry;
 use crate::lock::{LockKey, TokenHash};
@@ -101,7 +101,7 @@ impl Uses {
         any_of: Vec<WaitingToken>,
         ttl: Duration,
     ) -> Option<WaitPermit> {
-        let mut tickets = self.tickets();
+        let mut tickets = self.tickets.lock();
         tickets.forget_ended(Instant::now());
         let kept = any_of.iter().find_map(|ticket| tickets.take(ticket));
         drop(tickets);
@@ -116,7 +116,7 @@ impl Uses {
 
     /// The token has given up its ticket.
     pub(super) fn leave(&self, ticket: impl FnOnce() -> WaitingToken) {
-        let mut tickets = self.tickets();
+        let mut tickets = self.tickets.lock();
         if tickets.kept.is_empty() {
             return;
         }
@@ -124,10 +124,6 @@ impl Uses {
         if tickets.kept.get(&ticket).is_some_and(|kept| kept.is_there) {
             drop(tickets.take(&ticket));
         }
-    }
-
-    fn tickets(&self) -> MutexGuard<'_, Tickets> {
-        self.tickets.lock()
     }
 }
 
@@ -201,7 +197,7 @@ impl Drop for WaitPermit {
         let Some(Place { uses, ticket, ttl, is_kept, is_there }) = self.place.take() else { return };
         if is_kept.load(Ordering::Relaxed) {
             let permit = std::mem::replace(&mut self.permit, Permit::UNCOUNTED);
-            uses.tickets().keep(ticket, Instant::now() + ttl, permit, is_there);
+            uses.tickets.lock().keep(ticket, Instant::now() + ttl, permit, is_there);
         }
     }
 }

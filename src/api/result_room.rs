@@ -10,7 +10,7 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// One caller may take so much of it, so that others have room while its clients stall.
 const MOST_BYTES_OF_CALLER: usize = MOST_BYTES / 4;
 
-/// What is taken at this moment, and by whom: an API key, or an address.
+/// What is taken at this moment, and by whom: an API key, or a network.
 #[derive(Default)]
 pub(super) struct ResultRoom(Mutex<Taken>);
 

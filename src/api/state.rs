@@ -221,10 +221,10 @@ impl AppState {
         why.map_or(Ok(()), |why| Err(Problem::new(ProblemType::OnceUnsupported, why)))
     }
 
-    /// Room for a result that is about to arrive: of the API key that sends it, or else of the address.
+    /// Room for a result that is about to arrive: of the API key that sends it, or else of its network.
     pub(super) fn room_for_result(&self, caller: &Caller, context: &RequestContext) -> RoomTaken {
-        let address = || context.peer().map(|peer| peer.address.ip().to_canonical().to_string());
-        let who = caller.id().map(str::to_owned).or_else(address);
+        let network = || context.peer().map(|peer| peer.network().to_string());
+        let who = caller.id().map(str::to_owned).or_else(network);
         self.0.result_room.enter(who.unwrap_or_default())
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// The addresses with open connections. There are never more of them than connections.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ impl Addresses {
     /// Counts one more connection of this address, unless it has `most` already.
     pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<AddressPermit> {
         let whose = network(address);
-        let mut counts = self.lock();
+        let mut counts = self.0.lock();
         let count = counts.entry(whose).or_default();
         if *count >= most {
             return None;
@@ -29,15 +29,11 @@ impl Addresses {
         *count += 1;
         Some(AddressPermit { addresses: self.clone(), whose })
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.0.lock()
-    }
 }
 
 impl Drop for AddressPermit {
     fn drop(&mut self) {
-        let mut counts = self.addresses.lock();
+        let mut counts = self.addresses.0.lock();
         let Some(count) = counts.get_mut(&self.whose) else { return };
         *count -= 1;
         if *count == 0 {
@@ -48,7 +44,7 @@ impl Drop for AddressPermit {
 
 /// What stands for one party: an IPv4 address, or an IPv6 network of 64 bits. Within such a network, everybody can use
 /// any number of addresses.
-pub fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
         address @ IpAddr::V4(_) => address,
@@ -75,6 +71,6 @@ mod tests {
         let again = enter(v4.into());
         assert!(again.is_some());
         drop((second, others, again));
-        assert!(addresses.lock().is_empty());
+        assert!(addresses.0.lock().is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! What a server serves, and what it tells the application about each request.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use axum::Router;
 use axum::extract::Request;
@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tower::Service;
 
+use super::addresses::network;
 use super::tcp_timeout::TcpTimeout;
 use super::tls::Subject;
 
@@ -40,6 +41,13 @@ pub struct Peer {
     pub subject: Option<Subject>,
     /// How long it may leave sent bytes unacknowledged. A request may shorten that.
     pub tcp_timeout: TcpTimeout,
+}
+
+impl Peer {
+    /// What stands for whoever connects, where parties have shares: an IPv4 address, or an IPv6 network of 64 bits.
+    pub fn network(&self) -> IpAddr {
+        network(self.address.ip())
+    }
 }
 
 /// Among the extensions of an answer: the body of its request was read to its end, so what comes behind it is another request.

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, Bytes, HttpBody};
 use futures_util::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use thiserror::Error;
 use tracing::debug;
 
@@ -79,10 +79,6 @@ impl Backpressure {
             waker: AtomicWaker::new(),
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, Debtors> {
-        self.debtors.lock()
-    }
 }
 
 impl Debtors {
@@ -135,7 +131,7 @@ impl Unread {
 
     /// Counts this many more bytes, until the result is dropped.
     fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, TooMuchUnread> {
-        let mut debtors = self.backpressure.lock();
+        let mut debtors = self.backpressure.debtors.lock();
         if self.is_cut.load(Ordering::Acquire) {
             return Err(TooMuchUnread);
         }
@@ -179,7 +175,7 @@ pub(super) struct Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         let backpressure = &self.unread.backpressure;
-        let mut debtors = backpressure.lock();
+        let mut debtors = backpressure.debtors.lock();
         if !self.unread.is_cut.load(Ordering::Acquire) {
             debtors.change(&self.unread, |had| had - self.bytes);
             backpressure.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::Version;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::application::Malformed;
@@ -38,12 +38,12 @@ struct Counts {
 
 impl Requests {
     pub(super) fn version(&self) -> Option<Version> {
-        self.counts().version
+        self.counts.lock().version
     }
 
     /// For how long no request has been in flight; `None` while one is, and before the first.
     pub(super) fn quiet_for(&self) -> Option<Duration> {
-        self.counts().quiet_since.map(|since| since.elapsed())
+        self.counts.lock().quiet_since.map(|since| since.elapsed())
     }
 
     /// The same, but an answer counts as in flight until all of it is written.
@@ -58,13 +58,13 @@ impl Requests {
 
     /// Whether this is HTTP/1, and hyper has the answers to all that it has read.
     pub(super) fn are_answered_by_http1(&self) -> bool {
-        let counts = self.counts();
+        let counts = self.counts.lock();
         counts.in_flight == 0 && counts.version.is_some_and(|version| version <= Version::HTTP_11)
     }
 
     /// How many requests have begun, where one of them was not looked at yet.
     pub(super) fn unseen(&self) -> Option<usize> {
-        let counts = self.counts();
+        let counts = self.counts.lock();
         (counts.seen < counts.begun).then_some(counts.begun)
     }
 
@@ -76,7 +76,7 @@ impl Requests {
     /// Why the request that was begun last is malformed, if it is.
     pub(super) fn malformed(&self) -> Option<Malformed> {
         let (before, why) = self.malformed.get()?;
-        (self.counts().begun > *before).then_some(*why)
+        (self.counts.lock().begun > *before).then_some(*why)
     }
 
     pub(super) fn note_read(&self) {
@@ -95,14 +95,10 @@ impl Requests {
         self.is_unwritten.store(false, Ordering::Relaxed);
         // If nothing was held up, everything was already written when the last request ended.
         if self.is_held_up.swap(false, Ordering::Relaxed)
-            && let Some(since) = &mut self.counts().quiet_since
+            && let Some(since) = &mut self.counts.lock().quiet_since
         {
             *since = Instant::now();
         }
-    }
-
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock()
     }
 }
 
@@ -111,7 +107,7 @@ pub(super) struct InFlight(Arc<Requests>);
 
 impl InFlight {
     pub(super) fn new(requests: &Arc<Requests>, version: Version) -> Self {
-        let mut counts = requests.counts();
+        let mut counts = requests.counts.lock();
         counts.version.get_or_insert(version);
         counts.begun += 1;
         counts.in_flight += 1;
@@ -121,13 +117,13 @@ impl InFlight {
 
     /// Notes that the request is being looked at.
     pub(super) fn note_seen(&self) {
-        self.0.counts().seen += 1;
+        self.0.counts.lock().seen += 1;
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let mut counts = self.0.counts();
+        let mut counts = self.0.counts.lock();
         counts.in_flight -= 1;
         if counts.in_flight == 0 {
             counts.quiet_since = Some(Instant::now());

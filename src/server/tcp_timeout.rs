@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tracing::debug;
@@ -17,32 +17,21 @@ use tracing::debug;
 /// peer. A request may have less time ([`TcpTimeout`]).
 pub(super) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The time that the peer of one connection has. Each request finds it among its extensions, and may shorten it.
+/// The time that the peer of one connection has. Each request finds it among its extensions, and may shorten it: these are the
+/// times that the current requests ask for. Several requests can share an HTTP/2 connection.
 #[derive(Clone, Debug, Default)]
-pub struct TcpTimeout(Arc<Mutex<Wanted>>);
-
-#[derive(Debug, Default)]
-struct Wanted {
-    /// The times that the current requests ask for. Several requests can share an HTTP/2 connection.
-    times: Vec<Duration>,
-}
-
-impl Wanted {
-    fn shortest(&self) -> Duration {
-        self.times.iter().copied().min().unwrap_or(TCP_USER_TIMEOUT).min(TCP_USER_TIMEOUT)
-    }
-}
+pub struct TcpTimeout(Arc<Mutex<Vec<Duration>>>);
 
 impl TcpTimeout {
     /// While the result lives, gives up the peer if it has left something unacknowledged for this time. This holds from
     /// the next write on.
     pub fn at_most(&self, time: Duration) -> ShortTcpTimeout {
-        self.lock().times.push(time);
+        self.0.lock().push(time);
         ShortTcpTimeout { tcp_timeout: self.clone(), time }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Wanted> {
-        self.0.lock()
+    fn shortest(&self) -> Duration {
+        self.0.lock().iter().copied().fold(TCP_USER_TIMEOUT, Duration::min)
     }
 }
 
@@ -55,9 +44,9 @@ pub struct ShortTcpTimeout {
 
 impl Drop for ShortTcpTimeout {
     fn drop(&mut self) {
-        let mut wanted = self.tcp_timeout.lock();
-        if let Some(at) = wanted.times.iter().position(|time| *time == self.time) {
-            wanted.times.swap_remove(at);
+        let mut times = self.tcp_timeout.0.lock();
+        if let Some(at) = times.iter().position(|time| *time == self.time) {
+            times.swap_remove(at);
         }
     }
 }
@@ -83,7 +72,7 @@ impl<S: AsFd> TimeoutStream<S> {
 
     /// Tells the kernel before it gets more to send: that is when its time begins to count.
     fn tell(&mut self) {
-        let wanted = self.tcp_timeout.lock().shortest();
+        let wanted = self.tcp_timeout.shortest();
         if wanted != self.told {
             self.told = wanted;
             if let Err(error) = SockRef::from(&self.stream).set_tcp_user_timeout(Some(wanted)) {

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::task::TaskTracker;
 
+use super::roll_back::GrantOf;
 use super::{AcquireRequest, Acquisition, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Terms};
@@ -205,7 +206,8 @@ impl LockService {
             Outcome::Granted(lease, guard) => (lease, guard.attempt(), guard, false),
             Outcome::AlreadyHeld(lease, attempt) => {
                 let claim = attempt.claim();
-                let guard = self.cleaner.guard_attempt(&key, token.hash(), claim, ttl, TicketAfter::Removed);
+                let (of, ticket) = (GrantOf::Lock, TicketAfter::Removed);
+                let guard = self.cleaner.guard_attempt(of, &key, token.hash(), claim, ttl, ticket);
                 (lease, Some(claim), guard, true)
             }
             Outcome::NotTaken(why) => return Ok(Kept::NotHeld(token, why)),

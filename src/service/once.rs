@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::acquire::{before_another_try, not_granted};
 use super::admin::nothing_done;
-use super::time::lease_left;
+use super::time::{lease_left, renewed_too_late};
 use super::{GrantGuard, LockService, Settled, Turn};
 use crate::clock::boottime;
 use crate::lock::{Attempt, FencingToken, LeaseToken, LockKey, Note, TokenHash, Ttl};
@@ -292,16 +292,11 @@ impl LockService {
         ttl: Ttl,
     ) -> Result<RenewedWork, StoreError> {
         let renew = &RenewWork { key: key.clone(), token: token.record_hash(), fence, ttl }.into();
-        let over = || {
-            StoreError::Unknown(
-                "the lease was renewed, and ended before the answer came: ask for a longer ttl".into(),
-            )
-        };
         let step = |until| async move {
             let sent_at = boottime();
             match self.store.ask::<RenewWork>(renew, until).await? {
                 RenewedWork::Renewed(Place { lease, earlier, earlier_fencing_token }) => {
-                    let lease = lease_left(lease, sent_at).ok_or_else(over)?;
+                    let lease = lease_left(lease, sent_at).ok_or_else(renewed_too_late)?;
                     Ok(RenewedWork::Renewed(Place { lease, earlier, earlier_fencing_token }))
                 }
                 other => Ok(other),

@@ -62,30 +62,19 @@ impl Cleaner {
     /// A guard for a request that is about to be sent, and what becomes of its ticket.
     pub(super) fn guard(self: &Arc<Self>, lock: &LockRequest, ticket: TicketAfter) -> GrantGuard {
         let LockRequest { key, token, attempt, ttl, .. } = lock;
-        self.guard_attempt(key, *token, *attempt, *ttl, ticket)
+        self.guard_attempt(GrantOf::Lock, key, *token, *attempt, *ttl, ticket)
     }
 
     /// A guard for a begin that is about to be sent.
     pub(super) fn guard_begin(self: &Arc<Self>, begin: &Begin, records: Arc<RecordWaits>) -> GrantGuard {
         let Begin { key, token, attempt, ttl, .. } = begin;
-        self.guard_any(What::Record(records), key, *token, *attempt, *ttl, TicketAfter::Removed)
+        self.guard_attempt(GrantOf::Record(records), key, *token, *attempt, *ttl, TicketAfter::Removed)
     }
 
     /// A guard for an attempt that a store is about to hear of.
     pub(super) fn guard_attempt(
         self: &Arc<Self>,
-        key: &LockKey,
-        token: TokenHash,
-        attempt: Attempt,
-        ttl: Ttl,
-        ticket: TicketAfter,
-    ) -> GrantGuard {
-        self.guard_any(What::Lock, key, token, attempt, ttl, ticket)
-    }
-
-    fn guard_any(
-        self: &Arc<Self>,
-        what: What,
+        of: GrantOf,
         key: &LockKey,
         token: TokenHash,
         attempt: Attempt,
@@ -93,7 +82,7 @@ impl Cleaner {
         ticket: TicketAfter,
     ) -> GrantGuard {
         GrantGuard(Some(Armed {
-            what,
+            of,
             cleaner: self.clone(),
             key: key.clone(),
             token,
@@ -243,13 +232,13 @@ impl Drop for GrantGuard {
 }
 
 /// What a grant is of.
-enum What {
+pub(super) enum GrantOf {
     Lock,
     /// The place of a record, for which others may wait.
     Record(Arc<RecordWaits>),
 }
 
-impl What {
+impl GrantOf {
     /// For the log.
     fn name(&self) -> &'static str {
         match self {
@@ -261,7 +250,7 @@ impl What {
 
 struct Armed {
     cleaner: Arc<Cleaner>,
-    what: What,
+    of: GrantOf,
     key: LockKey,
     token: TokenHash,
     /// Not empty while anything is left to do; the last is the one that is in use.
@@ -289,14 +278,14 @@ impl Armed {
     async fn try_all(&mut self, patience: Duration) -> Result<bool, StoreError> {
         while let Some(attempt) = self.attempts.first().copied() {
             let (key, token, until) = (self.key.clone(), self.token, Instant::now() + patience);
-            self.was_deleted |= match &self.what {
-                What::Lock => {
+            self.was_deleted |= match &self.of {
+                GrantOf::Lock => {
                     let call = RollBack { key, token, attempt, ticket: self.ticket, known: self.known() };
                     let rolled_back = self.cleaner.store.call(call, until).await?;
                     self.tell(rolled_back);
                     matches!(rolled_back, RolledBack::Ended { .. })
                 }
-                What::Record(records) => {
+                GrantOf::Record(records) => {
                     let was_granted =
                         self.cleaner.store.call(UndoBegin { key, token, attempt }, until).await?;
                     if was_granted {
@@ -361,7 +350,7 @@ impl Armed {
                     tracing::info!(
                         key = self.key.as_str(),
                         "released a {} whose answer could not be delivered",
-                        self.what.name()
+                        self.of.name()
                     );
                     return;
                 }
@@ -379,7 +368,7 @@ impl Armed {
                 StoreError::Unavailable(_) => self.patience.max(LONGEST_OUTAGE),
             };
             if started.elapsed() >= patience {
-                if matches!(self.what, What::Lock) {
+                if matches!(self.of, GrantOf::Lock) {
                     self.cleaner.watch.tell(&self.key, || Doing::Unclear);
                 }
                 let key = self.key.as_str();
@@ -388,7 +377,7 @@ impl Armed {
                     key,
                     %error,
                     "could not release a {} whose answer was not delivered: it ends at its ttl",
-                    self.what.name()
+                    self.of.name()
                 );
                 return;
             }

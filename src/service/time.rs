@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::clock::boottime;
 use crate::lock::Lease;
+use crate::store::StoreError;
 
 /// The pause before an unanswered step is sent again. The real pause is random, from half of this to one and a half times this.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(40);
@@ -18,6 +19,13 @@ pub(super) async fn pause_before(deadline: Instant) -> bool {
     }
     sleep(pause).await;
     true
+}
+
+/// A lease was renewed, and nothing was left of it when the answer came.
+pub(super) fn renewed_too_late() -> StoreError {
+    StoreError::Unknown(
+        "the lease was renewed, and ended before the answer came: ask for a longer ttl".into(),
+    )
 }
 
 /// What is left of a lease now, counted from before its command was sent; `None` if nothing is.

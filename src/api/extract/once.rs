@@ -82,10 +82,6 @@ impl LockQuery for StoreQuery {
         let is_none = || bad_parameter("status", format!("write a number from 0 to {}", WorkStatus::MAX));
         Ok(Self { keep, status: Some(status.ok_or_else(is_none)?) })
     }
-
-    fn asked(&self, key: LockKey) -> Asked {
-        Asked::of(Right::Once, Some(key))
-    }
 }
 
 /// The query of a `PATCH`.
@@ -103,10 +99,6 @@ impl LockQuery for RenewWorkQuery {
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         Ok(Self { ttl: read_ttl(pairs, limits)? })
-    }
-
-    fn asked(&self, key: LockKey) -> Asked {
-        Asked::of(Right::Once, Some(key))
     }
 }
 
@@ -155,10 +147,6 @@ impl LockQuery for LookQuery {
 
     fn read(_: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
         Ok(Self)
-    }
-
-    fn asked(&self, key: LockKey) -> Asked {
-        Asked::of(Right::Inspect, Some(key))
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) trait LockQuery: Sized + Send {
     const NAMES: &[&str];
     /// How many locks the request may be about at once.
     const MOST_KEYS: usize = 1;
+    /// The right that it takes, unless the query asks for more.
+    const RIGHT: Right = Right::Acquire;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem>;
 
@@ -39,7 +41,7 @@ pub(crate) trait LockQuery: Sized + Send {
 
     /// What the request asks for, if it is about this lock.
     fn asked(&self, key: LockKey) -> Asked {
-        Asked::of(Right::Acquire, Some(key))
+        Asked::of(Self::RIGHT, Some(key))
     }
 }
 
@@ -313,9 +315,5 @@ impl LockQuery for InspectQuery {
             self.fencing_token = Some(shown_number(headers)?.ok_or_else(is_missing)?);
         }
         Ok(())
-    }
-
-    fn asked(&self, key: LockKey) -> Asked {
-        Asked::of(Right::Inspect, Some(key))
     }
 }

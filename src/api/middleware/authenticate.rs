@@ -178,9 +178,9 @@ fn refuse(
     let Some(keyring) = &app.keyring else {
         return Problem::new(ProblemType::KeyRefused, told).into_response();
     };
-    let address = request.extensions().get::<Arc<Peer>>().map(|peer| peer.address.ip());
     // Without an accept loop in front of us, the address is not known.
-    if let Some(Err(retry_after)) = address.map(|address| keyring.guesses.count(address)) {
+    let peer = request.extensions().get::<Arc<Peer>>();
+    if let Some(Err(retry_after)) = peer.map(|peer| keyring.guesses.count(peer.network())) {
         if keyring.guesses.leave_untold() {
             tell_later(keyring.clone(), app.audit.clone());
         }
@@ -190,7 +190,8 @@ fn refuse(
         let detail = "too many API keys from this address were refused: Retry-After says when to try again";
         return Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after).into_response();
     }
-    tracing::warn!(key_id, address = address.map(tracing::field::display), reason, "an API key was refused");
+    let address = peer.map(|peer| tracing::field::display(peer.address.ip()));
+    tracing::warn!(key_id, address, reason, "an API key was refused");
     if let Some(context) = request.extensions().get::<RequestContext>() {
         context.set_has_line(true);
         let who = Who { key_id: key_id.map(str::to_owned), ..context.who() };

@@ -20,7 +20,7 @@ static STRANGERS: LazyLock<Guesses> = LazyLock::new(Guesses::default);
 pub(crate) fn is_worth_a_line(peer: Option<&Arc<Peer>>) -> bool {
     // Without an accept loop in front of us, the address is not known.
     let Some(peer) = peer else { return true };
-    if STRANGERS.count(peer.address.ip()).is_ok() {
+    if STRANGERS.count(peer.network()).is_ok() {
         return true;
     }
     if STRANGERS.leave_untold()

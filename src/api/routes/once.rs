@@ -145,20 +145,18 @@ pub(super) async fn store_result(State(app): State<AppState>, call: StoreCall) -
 }
 
 async fn store(app: AppState, call: StoreCall) -> Result<Response, Problem> {
-    let StoreCall { call: LockCall { key, token, query, .. }, fence, result } = call;
-    // It is there, or there would be no call.
-    let Some(token) = token else { return Err(internal_error()) };
-    let StoreQuery { keep, .. } = query;
+    let StoreCall { call, fence, result } = call;
+    let (key, token) = (&call.key, call.required_token()?);
     let (result, room) = result.read().await?;
     let bytes = result.body.len();
-    let stored = app.service.store_result(&key, &token, fence, keep, result).await;
+    let stored = app.service.store_result(key, token, fence, call.query.keep, result).await;
     drop(room);
     if let Ok(Storing::Stored { .. }) = stored {
         metrics().once_result_bytes.observe(bytes as f64);
     }
     match stored? {
         Storing::Stored { fencing_token, kept_ms, is_late } => {
-            let mut response = answers::stored(&key, fencing_token, kept_ms, is_late);
+            let mut response = answers::stored(key, fencing_token, kept_ms, is_late);
             // Clients that store many results keep their connections.
             response.extensions_mut().insert(BodyWasRead);
             Ok(response)
@@ -341,9 +339,4 @@ fn already_stored() -> Problem {
 
 fn nearly_full(detail: &str) -> Problem {
     Problem::new(ProblemType::StoreNearlyFull, detail)
-}
-
-fn internal_error() -> Problem {
-    let detail = "the gateway made a mistake: look for the X-Request-Id of this answer in its log";
-    Problem::new(ProblemType::InternalError, detail)
 }

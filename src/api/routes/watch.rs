@@ -11,7 +11,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, Version};
 use axum::response::Response;
 use http_body::Frame;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 use utoipa::IntoParams;
@@ -224,7 +224,7 @@ async fn heed_changes(
             Ok(()) = changes.changed() => true,
         };
         let Some(place) = place.upgrade() else { return };
-        let mut place = lock(&place);
+        let mut place = place.lock();
         if !may_go_on(&caller, &selection) {
             *place = None;
             return;
@@ -238,10 +238,6 @@ async fn heed_changes(
 /// Whether the caller may go on watching. Its key may have been revoked, or may have lost rights.
 fn may_go_on(caller: &Caller, selection: &Selection) -> bool {
     caller.is_valid() && may_watch(caller, selection).is_ok()
-}
-
-fn lock(place: &Mutex<Option<Place>>) -> MutexGuard<'_, Option<Place>> {
-    place.lock()
 }
 
 /// The body of a stream. It ends when the server stops, or when the caller may no longer watch.
@@ -272,7 +268,7 @@ impl WatchBody {
 
     /// The text of the next events; `None` at the end of the stream.
     fn poll_text(&self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let mut place = lock(&self.place);
+        let mut place = self.place.lock();
         if !may_go_on(&self.caller, &self.selection) {
             *place = None;
         }

@@ -193,7 +193,7 @@ impl Member {
             [&self.record].into_iter().chain(&call.keys).map(|key| key.as_bytes()).collect();
         let mut connection = link.connection.clone();
         let asked_at = Instant::now();
-        let sent = call.script.run::<ScriptReply>(&mut connection, &keys, |command| {
+        let sent = call.script.run::<ScriptReply>(&mut connection, false, &keys, |command| {
             command.arg(&link.incarnation).arg(&self.epoch).arg(&until).arg(&call.field).arg(&call.args);
         });
         let reply = self.settled(&link, asked_at, timeout_at(deadline, sent).await)?;
@@ -212,18 +212,12 @@ impl Member {
         asked_at: Instant,
         answer: Result<RedisResult<T>, Elapsed>,
     ) -> Result<T, Silence> {
-        let failure = match answer {
-            Ok(Ok(reply)) => return Ok(reply),
-            Ok(Err(error)) => Failure::of(&error),
-            Err(_) => Failure::no_answer(asked_at),
-        };
-        if failure.breaks_link {
-            link.report_broken();
-        }
-        let reason = format!("{}: {}", self.name, failure.reason);
-        Err(match failure.outcome {
-            StepOutcome::NotYet | StepOutcome::NotDone => Silence::Out(reason),
-            StepOutcome::Unknown => Silence::Doubt(reason),
+        link.settle(answer, asked_at).map_err(|failure| {
+            let reason = format!("{}: {}", self.name, failure.reason);
+            match failure.outcome {
+                StepOutcome::NotYet | StepOutcome::NotDone => Silence::Out(reason),
+                StepOutcome::Unknown => Silence::Doubt(reason),
+            }
         })
     }
 
@@ -238,7 +232,7 @@ impl Member {
         let link = self.supervisor.link(deadline).await.map_err(|error: StoreError| error.to_string())?;
         let mut connection = link.connection.clone();
         let keys = [self.record.as_bytes()];
-        let sent = script.run::<ScriptReply>(&mut connection, &keys, |command| {
+        let sent = script.run::<ScriptReply>(&mut connection, false, &keys, |command| {
             command.arg(&link.incarnation).arg(args);
         });
         match timeout_at(deadline, sent).await {

@@ -76,13 +76,7 @@ impl RedisStore {
             let TryAt { link, is_asking, permit } = tries.next().await?;
             let mut connection = link.connection.clone();
             let add_args = |call: &mut Cmd| add_args(&link, call);
-            let call = async {
-                if is_asking {
-                    script.run_asking(&mut connection, keys, add_args).await
-                } else {
-                    script.run(&mut connection, keys, add_args).await
-                }
-            };
+            let call = script.run(&mut connection, is_asking, keys, add_args);
             let answer = timeout_at(deadline, call).await;
             drop(permit);
             if let Some(reply) = tries.settle(answer, &link).await? {

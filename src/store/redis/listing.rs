@@ -118,7 +118,7 @@ async fn tell<L: PageKind>(
     let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
     let mut connection = link.connection.clone();
     let add_args = |call: &mut Cmd| L::add_args(names_each, call);
-    let call = L::script().run::<Vec<L::Reply>>(&mut connection, &names, add_args);
+    let call = L::script().run::<Vec<L::Reply>>(&mut connection, false, &names, add_args);
     match timeout_at(deadline, call).await {
         Ok(Ok(told)) => {
             Ok(keys.into_iter().zip(told).filter_map(|(key, reply)| L::read(key, reply)).collect())

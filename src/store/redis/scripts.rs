@@ -84,37 +84,27 @@ impl Script {
     }
 
     /// Calls the script by its hash, and sends its text where the server does not know it (restart, failover,
-    /// `SCRIPT FLUSH`). A `NOSCRIPT` did nothing, so the second call is no repetition. `add_args` adds the arguments.
+    /// `SCRIPT FLUSH`). A `NOSCRIPT` did nothing, so the second call is no repetition. `add_args` adds the arguments. `is_asking`
+    /// says that another node of a cluster has pointed to this one for this once.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         connection: &mut MultiplexedConnection,
+        is_asking: bool,
         keys: &[&[u8]],
         add_args: impl Fn(&mut Cmd),
     ) -> RedisResult<T> {
-        match self.by_hash(keys, &add_args).query_async(connection).await {
-            Err(error) if error.kind() == NO_SCRIPT => {
-                self.by_text(keys, &add_args).query_async(connection).await
+        let mut send = async |call: Cmd| {
+            if !is_asking {
+                return call.query_async(connection).await;
             }
-            reply => reply,
-        }
-    }
-
-    /// The same at a node of a cluster to which another node has pointed for this once.
-    pub(crate) async fn run_asking<T: FromRedisValue>(
-        &self,
-        connection: &mut MultiplexedConnection,
-        keys: &[&[u8]],
-        add_args: impl Fn(&mut Cmd),
-    ) -> RedisResult<T> {
-        let mut ask = async |call: Cmd| {
             let mut calls = redis::pipe();
             calls.cmd("ASKING").add_command(call);
             let mut replies = connection.req_packed_commands(&calls, 1, 1).await?;
             T::from_redis_value(replies.pop().unwrap_or(Value::Nil).extract_error()?)
                 .map_err(RedisError::from)
         };
-        match ask(self.by_hash(keys, &add_args)).await {
-            Err(error) if error.kind() == NO_SCRIPT => ask(self.by_text(keys, &add_args)).await,
+        match send(self.by_hash(keys, &add_args)).await {
+            Err(error) if error.kind() == NO_SCRIPT => send(self.by_text(keys, &add_args)).await,
             reply => reply,
         }
     }

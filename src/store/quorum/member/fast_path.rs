@@ -144,9 +144,6 @@ impl BatchedOperation for ForMember<TakeFree> {
 }
 
 impl BatchedOperation for ForMember<FreeOwn> {
-    /// A caller that sent a release and left relies on it.
-    const IS_OWED: bool = true;
-
     fn script() -> &'static Script {
         &FREE_OWN
     }

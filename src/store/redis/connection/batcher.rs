@@ -24,8 +24,8 @@ pub(crate) trait BatchedOperation: Send + Sync + Sized + 'static {
     /// The script. It replies to one operation, or with an array to several.
     fn script() -> &'static Script;
 
-    /// Whether it is sent also where its caller has left before that.
-    const IS_OWED: bool;
+    /// Whether it is sent also where its caller has left before that, as a caller who releases or renews relies on.
+    const IS_OWED: bool = true;
 
     /// Whether it stands before those that do not.
     fn stands_first(&self) -> bool {
@@ -141,9 +141,5 @@ pub(crate) async fn call<P: BatchedOperation>(
     let mut connection = link.connection.clone();
     let (script, keys) = (P::script(), P::keys(operations));
     let add_args = |call: &mut Cmd| P::add_args(operations, link, call);
-    if is_asking {
-        script.run_asking(&mut connection, &keys, add_args).await
-    } else {
-        script.run(&mut connection, &keys, add_args).await
-    }
+    script.run(&mut connection, is_asking, &keys, add_args).await
 }

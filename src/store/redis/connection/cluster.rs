@@ -223,12 +223,6 @@ impl Cluster {
         }
     }
 
-    /// A link to one of them, if any stands.
-    pub(crate) fn any(&self) -> Option<Arc<Link>> {
-        let MapState::Known(map) = &*self.shared.state.borrow() else { return None };
-        map.supervisors.values().find_map(|supervisor| supervisor.link_now())
-    }
-
     /// The links that stand.
     pub(crate) fn links_now(&self) -> Vec<Arc<Link>> {
         let MapState::Known(map) = &*self.shared.state.borrow() else { return Vec::new() };

@@ -225,7 +225,7 @@ impl Connector {
         }
         let fence = self.keys.fence(Bucket::default());
         scripts::LEARN
-            .run(connection, &[fence.as_bytes()], |call| {
+            .run(connection, false, &[fence.as_bytes()], |call| {
                 call.arg(incarnation);
                 if let Some((primary, word)) = primary {
                     call.arg(primary.epoch).arg(word.as_str());

@@ -7,12 +7,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
 use super::replicas::Replicas;
 use crate::store::StoreError;
+use crate::store::redis::failure::Failure;
 use crate::store::redis::health::preflight::Gate;
 use crate::store::redis::health::room::OnceRoom;
 use crate::store::redis::pubsub::hints::Listener;
@@ -90,6 +93,24 @@ impl Link {
                 Err(StoreError::Unavailable("too many commands wait for an answer of Redis".to_owned()))
             }
         }
+    }
+
+    /// What the answer to something that was asked here at that time comes to. A failure after which nothing may be asked here is
+    /// reported.
+    pub(crate) fn settle<T>(
+        &self,
+        answer: Result<RedisResult<T>, Elapsed>,
+        asked_at: Instant,
+    ) -> Result<T, Failure> {
+        let failure = match answer {
+            Ok(Ok(reply)) => return Ok(reply),
+            Ok(Err(error)) => Failure::of(&error),
+            Err(_) => Failure::no_answer(asked_at),
+        };
+        if failure.breaks_link {
+            self.report_broken();
+        }
+        Err(failure)
     }
 
     /// Says that this connection must not be used again: a reply timed out on it, or it failed.

@@ -15,7 +15,6 @@ use tokio::time::{Instant, timeout_at};
 use super::link::Link;
 use crate::clock::part_of;
 use crate::lock::{LockKey, Reach};
-use crate::store::redis::failure::Failure;
 use crate::store::redis::scripts::keys::{KeySpace, NameKind};
 use crate::store::{List, ListRecords, StoreError};
 
@@ -158,16 +157,9 @@ async fn scan(
     let mut connection = link.connection.clone();
     let (mut scan, asked_at) = (redis::cmd("SCAN"), Instant::now());
     scan.arg(position).arg("MATCH").arg(pattern).arg("COUNT").arg(count);
-    let failure = match timeout_at(deadline, scan.query_async(&mut connection)).await {
-        Ok(Ok(reply)) => return Ok(reply),
-        Ok(Err(error)) => Failure::of(&error),
-        Err(_) => Failure::no_answer(asked_at),
-    };
-    if failure.breaks_link {
-        link.report_broken();
-    }
+    let answer = timeout_at(deadline, scan.query_async(&mut connection)).await;
     // A look changes nothing.
-    Err(StoreError::Unavailable(failure.reason))
+    link.settle(answer, asked_at).map_err(|failure| StoreError::Unavailable(failure.reason))
 }
 
 impl ScanPosition {

@@ -18,7 +18,7 @@ use super::sentinel::Sentinels;
 use super::supervisor::LinkSupervisor;
 use crate::clock::{Backoff, part_of};
 use crate::store::redis::address::{AddressError, Layout, RedisAddress};
-use crate::store::redis::failure::{Failure, Redirect, StepOutcome};
+use crate::store::redis::failure::{Redirect, StepOutcome};
 use crate::store::redis::health::preflight::Preflight;
 use crate::store::redis::pubsub::Hints;
 use crate::store::redis::pubsub::peer_bus::PeerRoutes;
@@ -59,12 +59,7 @@ impl Servers {
 
     /// Whether all can be reached, are safe to lock on, and can grant a lock.
     pub(crate) async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
-        match self {
-            Self::One(supervisor) => supervisor.link(deadline).await?.gate.is_ready(),
-            Self::Cluster(cluster) => {
-                cluster.all(deadline).await.into_iter().try_for_each(|link| link?.gate.is_ready())
-            }
-        }
+        self.all(deadline).await.into_iter().try_for_each(|link| link?.gate.is_ready())
     }
 
     /// All who keep locks, to be gone through.
@@ -93,11 +88,15 @@ impl Servers {
 
     /// Why no records are kept there, as far as is known without asking.
     pub(crate) fn keep_no_records(&self) -> Option<&'static str> {
-        let links = match self {
+        self.links_now().iter().find_map(|link| link.room.refusal())
+    }
+
+    /// The links that stand.
+    fn links_now(&self) -> Vec<Arc<Link>> {
+        match self {
             Self::One(supervisor) => supervisor.link_now().into_iter().collect(),
             Self::Cluster(cluster) => cluster.links_now(),
-        };
-        links.iter().find_map(|link| link.room.refusal())
+        }
     }
 
     async fn link(&self, bucket: Bucket, deadline: Instant) -> Result<Arc<Link>, StoreError> {
@@ -115,11 +114,7 @@ impl PeerRoutes for Servers {
     }
 
     fn route(&self, _: usize) -> Option<MultiplexedConnection> {
-        let link = match self {
-            Self::One(supervisor) => supervisor.link_now(),
-            Self::Cluster(cluster) => cluster.any(),
-        };
-        link.map(|link| link.connection.clone())
+        self.links_now().first().map(|link| link.connection.clone())
     }
 
     async fn to_listen(&self, deadline: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
@@ -190,14 +185,10 @@ impl<'a> Tries<'a> {
         answer: Result<RedisResult<T>, Elapsed>,
         link: &Link,
     ) -> Result<Option<T>, StoreError> {
-        let failure = match answer {
-            Ok(Ok(reply)) => return Ok(Some(reply)),
-            Ok(Err(error)) => Failure::of(&error),
-            Err(_) => Failure::no_answer(self.asked_at),
+        let failure = match link.settle(answer, self.asked_at) {
+            Ok(reply) => return Ok(Some(reply)),
+            Err(failure) => failure,
         };
-        if failure.breaks_link {
-            link.report_broken();
-        }
         if failure.outcome != StepOutcome::NotYet || Instant::now() + self.pauses.next() >= self.last_start {
             return Err(failure.into_error());
         }

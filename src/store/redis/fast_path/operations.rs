@@ -70,9 +70,6 @@ pub(super) struct RenewLock {
 }
 
 impl BatchedOperation for RenewLock {
-    /// A caller that sent a renewal and left relies on it.
-    const IS_OWED: bool = true;
-
     fn script() -> &'static Script {
         &RENEW
     }
@@ -98,9 +95,6 @@ pub(super) struct Free {
 }
 
 impl BatchedOperation for Free {
-    /// A caller that sent a release and left relies on it.
-    const IS_OWED: bool = true;
-
     fn script() -> &'static Script {
         &FREE_OWN
     }

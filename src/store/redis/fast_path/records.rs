@@ -68,9 +68,6 @@ impl StoreOperation {
 }
 
 impl BatchedOperation for StoreOperation {
-    /// A worker that sent a result and left relies on it.
-    const IS_OWED: bool = true;
-
     fn script() -> &'static Script {
         &STORE
     }

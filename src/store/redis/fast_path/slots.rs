@@ -83,9 +83,6 @@ pub(super) struct FreeSlot {
 }
 
 impl BatchedOperation for FreeSlot {
-    /// A caller that sent a release and left relies on it.
-    const IS_OWED: bool = true;
-
     fn script() -> &'static Script {
         &FREE_SLOT
     }
@@ -119,9 +116,6 @@ pub(super) struct RenewSlot {
 }
 
 impl BatchedOperation for RenewSlot {
-    /// A caller that sent a renewal and left relies on it.
-    const IS_OWED: bool = true;
-
     fn script() -> &'static Script {
         &RENEW_OWN_SLOT
     }
