@@ -139,16 +139,17 @@ impl QuorumStore {
         let Release { key, token, tombstone } = request;
         self.pollster.membership.is_ready(deadline).await?;
         let (had_place, is_awaited) = self.waiters.step(|state, now| {
-            let had_place = state.queues.released(key, token, false, SlotRoom::FREE, now);
-            (had_place, state.queues.waiters(key, now) > 0)
+            (state.queues.position(key, token).is_some(), state.queues.waiters(key, now) > 0)
         });
+        // Until then it keeps its place: a release that did not happen ends nothing, and a repetition is answered alike.
         let release = self.release_all(key, token, *tombstone, had_place, is_awaited, deadline).await?;
-        if release.answer == Released::Released && !had_place {
-            self.waiters.step(|state, now| {
+        self.waiters.step(|state, now| {
+            state.queues.released(key, token, false, SlotRoom::FREE, now);
+            if release.answer == Released::Released && !had_place {
                 state.note_free(key);
                 state.queues.freed(key, SlotRoom::FREE, now);
-            });
-        }
+            }
+        });
         Ok(release)
     }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Note, Refusal, Released, Renewed, Terms, Ttl};
 use fencepost::store::quorum::QuorumStore;
-use fencepost::store::redis::{RedisSettings, RedisStore};
+use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{
     Bucket, Enqueue, Heartbeat, Hint, LockRequest, LockStore, Release, Renew, Renewer, StoreError, Tombstone,
     Try,
 };
 use kit::asking::LockStoreExt;
-use sim::{Clock, Conditions, Direction, Fate, Fleet, Kept, Reply, Server};
+use sim::{Clock, Cluster, Conditions, Direction, Fate, Fleet, Kept, Reply, Server};
 use tokio::time::{Instant, sleep, timeout};
 
 const NOW_US: u64 = 1_760_000_000_000_000;
@@ -171,6 +171,39 @@ async fn a_hint_that_is_lost_leaves_the_lock_offered() {
     }
 }
 
+/// The address still names a server that has left the cluster, and that is a cluster of its own by now: no lock that is held is there.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_in_another_cluster_is_not_asked_for_locks() {
+    let clock = Clock::running(NOW_US);
+    let fleet = Fleet::cluster(&clock);
+    let stray = Server::start("stray", &clock);
+    stray.state().cluster = Some(Cluster::new(0, &[("stray", 6379)]));
+    fleet.network.add("stray", 6379, &stray);
+    let start = || {
+        let address = RedisAddress::parse("redis+cluster://stray,server1,server2,server3", None).unwrap();
+        RedisStore::start(&address.through(Arc::new(fleet.network.clone())), &RedisSettings::default())
+            .unwrap()
+    };
+    let refused = take(&start(), "a").await;
+    let Err(StoreError::Unavailable(reason)) = &refused else { panic!("{refused:?}") };
+    assert!(reason.contains("different clusters"), "{reason}");
+    // One that has started in time stays where the locks are, also if nobody else answers.
+    fleet.network.set("stray", 6379, |way| way.refuses = true);
+    let store = start();
+    number(&store, "a").await;
+    fleet.network.set("stray", 6379, |way| way.refuses = false);
+    for number in 0..3 {
+        fleet.network.set(&sim::host(number), 6379, |way| way.refuses = true);
+        fleet.servers[number].disconnect_all();
+    }
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) {
+        let answer = take(&store, "b").await;
+        assert!(answer.is_err(), "{answer:?}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
 /// The time of the test, which no machine's load makes longer.
 struct TestClock(Instant);
 
@@ -220,8 +253,16 @@ fn do_to_lock(server: &Server, command: &str) -> Reply {
 }
 
 async fn release(store: &QuorumStore, lock: &LockRequest) -> Result<Released, StoreError> {
+    release_by(store, lock, Tombstone::Final).await
+}
+
+async fn release_by(
+    store: &QuorumStore,
+    lock: &LockRequest,
+    tombstone: Tombstone,
+) -> Result<Released, StoreError> {
     let LockRequest { key, token, .. } = lock.clone();
-    let release = Release { key, token, tombstone: Tombstone::Final };
+    let release = Release { key, token, tombstone };
     store.call(release, Instant::now() + DEADLINE).await.map(|effect| effect.answer)
 }
 
@@ -265,10 +306,59 @@ async fn a_token_that_a_quorum_has_freed_is_refused_although_nobody_knows_what_i
     assert!(matches!(answer, Ok(Acquired::TokenReleased)), "{answer:?}");
 }
 
-/// Which server3 lacks, and is about to be given: what it is sent takes a while.
-async fn renewed_where_a_repair_comes_late(lock: LockRequest) -> (Fleet, Instant) {
+/// It refuses all numbers of the others, and with one of these away it is needed.
+#[tokio::test(start_paused = true)]
+async fn a_free_lock_is_not_called_taken_where_a_clock_is_too_far_behind() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    fleet.servers[1].set_clock(Clock::running(NOW_US - 12_000_000));
+    let store = quorum_store(&fleet).await;
+    let take = async |lock: LockRequest| store.call(Try(lock), Instant::now() + DEADLINE).await;
+    let held = request("a");
+    assert!(matches!(take(held.clone()).await, Ok(Acquired::Granted(_))));
+    assert_eq!(release(&store, &held).await.unwrap(), Released::Released);
+    fleet.network.set("server3", 6379, |way| way.refuses = true);
+    fleet.servers[2].disconnect_all();
+    let first = take(request("a")).await;
+    let Err(StoreError::Unavailable(reason)) = &first else { panic!("{first:?}") };
+    assert!(reason.contains("the clocks of these are too far behind: server2:6379"), "{reason}");
+    // Its clock reaches the number soon.
+    let began = Instant::now();
+    while !matches!(take(request("a")).await, Ok(Acquired::Granted(_))) {
+        assert!(began.elapsed() < Duration::from_secs(10), "it is never granted");
+    }
+    assert!(matches!(take(request("b")).await, Ok(Acquired::Granted(_))));
+}
+
+/// A repetition finds the place that the first one told of, and is answered alike.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_not_known_to_have_happened_ends_no_place_in_the_line() {
     let fleet = Fleet::quorum(&Clock::running(NOW_US));
     let store = quorum_store(&fleet).await;
+    let (holder, waiter) = (request("a"), request("a"));
+    let deadline = || Instant::now() + DEADLINE;
+    assert!(matches!(store.call(Try(holder), deadline()).await, Ok(Acquired::Granted(_))));
+    let enqueue = Enqueue { lock: waiter.clone(), takes_over: true, ticket: None, supersedes: Vec::new() };
+    assert!(matches!(store.call(enqueue, deadline()).await, Ok(Acquired::NotTaken(_))));
+    for away in [&[0, 1, 2][..], &[1, 2]] {
+        let set = |refuses| {
+            for server in away {
+                fleet.network.set(&sim::host(*server), 6379, |way| way.refuses = refuses);
+                fleet.servers[*server].disconnect_all();
+            }
+        };
+        set(true);
+        let answer = release(&store, &waiter).await;
+        assert!(answer.is_err(), "{answer:?}");
+        set(false);
+        sleep(RECONNECTED_WITHIN).await;
+    }
+    assert_eq!(release(&store, &waiter).await.unwrap(), Released::Released, "it has left the line");
+}
+
+/// Which server3 lacks, and is about to be given: what it is sent takes a while. With the store of another gateway.
+async fn renewed_where_a_repair_comes_late(lock: LockRequest) -> (Fleet, [QuorumStore; 2], Instant) {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let (store, another) = (quorum_store(&fleet).await, quorum_store(&fleet).await);
     let LockRequest { key, token, ttl, .. } = lock.clone();
     fleet.network.set("server3", 6379, |way| way.refuses = true);
     fleet.servers[2].disconnect_all();
@@ -280,13 +370,32 @@ async fn renewed_where_a_repair_comes_late(lock: LockRequest) -> (Fleet, Instant
     let sent = Instant::now();
     let renew = Renew { key, token, ttl, by: Renewer::Token };
     assert!(matches!(store.call(renew, sent + DEADLINE).await, Ok(Renewed::Renewed(_))));
-    sleep(Duration::from_secs(5)).await;
-    (fleet, sent)
+    (fleet, [store, another], sent)
+}
+
+/// Long enough for all that is on its way to a server of a quorum.
+const ARRIVED: Duration = Duration::from_secs(5);
+
+/// A release of a token that the gateway has made leaves no tombstone, which would stop the repair.
+#[tokio::test(start_paused = true)]
+async fn a_repair_that_comes_after_a_release_leaves_no_lock() {
+    for tombstone in [Tombstone::None, Tombstone::Final] {
+        let lock = request("a");
+        let (fleet, [_store, another], _) = renewed_where_a_repair_comes_late(lock.clone()).await;
+        // It hears of the release before the renewal.
+        fleet.network.set("server3", 6379, |way| way.delay = Duration::ZERO);
+        assert_eq!(release_by(&another, &lock, tombstone).await.unwrap(), Released::Released);
+        sleep(ARRIVED).await;
+        for server in &fleet.servers {
+            assert_eq!(do_to_lock(server, "PTTL"), Reply::Int(0), "{tombstone:?}: a lock is left behind");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_repair_that_comes_late_does_not_lengthen_the_lease() {
-    let (fleet, sent) = renewed_where_a_repair_comes_late(request("a")).await;
+    let (fleet, _stores, sent) = renewed_where_a_repair_comes_late(request("a")).await;
+    sleep(ARRIVED).await;
     let Reply::Int(left_ms) = do_to_lock(&fleet.servers[2], "PTTL") else { panic!("it is no number") };
     let most_ms = TTL_MS as i64 - sent.elapsed().as_millis() as i64;
     assert!((most_ms - 500..=most_ms).contains(&left_ms), "{left_ms} of {most_ms}");
@@ -295,7 +404,8 @@ async fn a_repair_that_comes_late_does_not_lengthen_the_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_repair_that_comes_late_does_not_lengthen_a_max_hold() {
     let terms = Terms { max_hold: Some(Duration::from_millis(2 * TTL_MS)), ..Terms::default() };
-    let (fleet, _) = renewed_where_a_repair_comes_late(LockRequest { terms, ..request("a") }).await;
+    let (fleet, _stores, _) = renewed_where_a_repair_comes_late(LockRequest { terms, ..request("a") }).await;
+    sleep(ARRIVED).await;
     let [there, repaired] = [0, 2].map(|at| max_hold_ends_at_ms(&fleet.servers[at]));
     assert!((there - 500..=there).contains(&repaired), "{repaired} and {there}");
 }

@@ -126,6 +126,12 @@ impl QuorumStore {
         self.call(&scripts::RELEASE, key, self.keys_of(key, token), args, until)
     }
 
+    /// Ends a grant wherever it is held. Even if it comes late, it does nothing to any other grant.
+    pub(super) fn to_break(&self, key: &LockKey, token: &TokenHash, number: FencingToken) -> Arc<MemberCall> {
+        let args = vec![number.get().to_string(), self.mark_ttl.as_millis().to_string()];
+        Arc::new(self.call(&scripts::BREAK, key, self.keys_of(key, token), args, Until::Always))
+    }
+
     /// Ends the grant of this number, if most servers hold the lock by it.
     pub(super) async fn break_all(&self, Break { key, fence }: &Break, deadline: Instant) -> AnswerTo<Break> {
         let (holder, lease) = match self.holder(key, None, deadline).await? {
@@ -134,10 +140,7 @@ impl QuorumStore {
             Some(held) => held,
         };
         let quorum = self.pollster.membership.quorum();
-        let args = vec![fence.get().to_string(), self.mark_ttl.as_millis().to_string()];
-        // Even if it comes late, it does nothing to any other grant.
-        let call = self.call(&scripts::BREAK, key, self.keys_of(key, &holder), args, Until::Always);
-        let call = Arc::new(call);
+        let call = self.to_break(key, &holder, *fence);
         let mut poll = self.pollster.ask(&call, deadline);
         // Once so many have ended the grant, too few are left to make it one, and nothing mends it on these.
         poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;

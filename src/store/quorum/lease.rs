@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::QuorumStore;
-use super::member::{MemberAnswer, MemberCall, Until};
-use super::poll::{Inquiry, heard};
+use super::member::{MemberAnswer, MemberCall, Silence, Until};
+use super::poll::{FIRST_PAUSE, Inquiry, LONGEST_PAUSE, Pollster, heard};
 use super::reports::{ReportedLock, UNEVEN_MS, count, drift, held_locks, most_held, relied_on};
 use super::scripts;
-use crate::clock::whole_ms;
-use crate::lock::{Attempt, Lease, LockKey, Renewed, RolledBack, TokenHash};
+use crate::clock::{Backoff, whole_ms};
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Renewed, RolledBack, TokenHash};
 use crate::store::redis::scripts::{Script, ScriptReply, known as known_arg, renewer};
 use crate::store::{KnownTo, Renew, Renewer, StoreError};
 
@@ -104,12 +104,23 @@ impl QuorumStore {
         if poll.answers.iter().all(|answer| answer.is_some() && has_it(answer)) {
             return;
         }
+        let (look, end) = (self.to_inspect(key, None), self.to_break(key, token, lease.fencing_token));
+        let grant = (*token, lease.fencing_token);
         tokio::spawn(async move {
             poll.rest().await;
             let deadline = Instant::now() + until.saturating_sub(pollster.membership.clock.boot());
             let lacking: Vec<_> = poll.answers.iter().map(|answer| !has_it(answer)).collect();
-            pollster.ask_some(&call, deadline, |index| lacking[index]).rest().await;
+            let mut mended = pollster.ask_some(&call, deadline, |index| lacking[index]);
+            mended.rest().await;
+            if mended.answers.iter().flatten().any(has_mended) {
+                pollster.end_unless_held(grant, &look, &end, mended, until).await;
+            }
         });
+    }
+
+    fn to_inspect(&self, key: &LockKey, token: Option<&TokenHash>) -> Arc<MemberCall> {
+        let shown = token.map(ToString::to_string).unwrap_or_default();
+        Arc::new(self.call(&scripts::INSPECT, key, vec![self.keys.lock(key)], vec![shown], Until::Always))
     }
 
     /// Rolls an attempt back on all servers. If no client was told of the attempt, it says that the attempt is over
@@ -161,10 +172,7 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<Option<(TokenHash, Lease)>, StoreError> {
         let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
-        let shown = token.map(ToString::to_string).unwrap_or_default();
-        let keys = vec![self.keys.lock(key)];
-        let call = self.call(&scripts::INSPECT, key, keys, vec![shown], Until::Always);
-        let mut poll = self.pollster.ask(&Arc::new(call), deadline);
+        let mut poll = self.pollster.ask(&self.to_inspect(key, token), deadline);
         let held = |answers: &[Option<MemberAnswer>]| {
             let held = most_held(answers, quorum)?;
             let mut lease = held.by(quorum)?;
@@ -180,9 +188,7 @@ impl QuorumStore {
         if let Some((_, held)) = held(&poll.answers) {
             return Ok(Some(held));
         }
-        // A server that says that it is held, but not by whom, counts as silent.
-        let is_clear = |reply: &&ScriptReply| reply.outcome == 0 || reply.lease().is_some();
-        let silent = poll.answers.len() - poll.heard().filter(is_clear).count();
+        let silent = undecided(&poll);
         let most = held_locks(&poll.answers, |_| true).iter().map(ReportedLock::count).max().unwrap_or(0);
         // A silent server may hold it too.
         if free(&poll.answers) || poll.heard().count() >= quorum && most + silent < quorum {
@@ -205,6 +211,62 @@ impl QuorumStore {
     ) -> MemberCall {
         let field = format!("b{}", self.keys.bucket_of(key).0);
         MemberCall { script, keys, args, field, until, shortcut: None }
+    }
+}
+
+/// How many servers may hold any lock, by their answers to who holds it. One that says that it is held, but not by whom, is among
+/// them.
+fn undecided(poll: &Inquiry) -> usize {
+    let is_clear = |reply: &&ScriptReply| reply.outcome == 0 || reply.lease().is_some();
+    poll.answers.len() - poll.heard().filter(is_clear).count()
+}
+
+/// Whether a server has the lock by a repair, or may have it.
+fn has_mended(answer: &MemberAnswer) -> bool {
+    match answer {
+        Ok(reply) => reply.outcome == 0,
+        Err(Silence::Out(_)) => false,
+        Err(Silence::Doubt(_)) => true,
+    }
+}
+
+impl Pollster {
+    /// Ends a grant again where it was `mended`, unless most servers may still have it. It may have been released while that was
+    /// under way: a release without a tombstone leaves nothing that would stop a repair. One that was not answered may come until
+    /// its deadline.
+    async fn end_unless_held(
+        &self,
+        (token, number): (TokenHash, FencingToken),
+        look: &Arc<MemberCall>,
+        end: &Arc<MemberCall>,
+        mended: Inquiry,
+        until: Duration,
+    ) {
+        let (membership, started) = (&self.membership, Instant::now());
+        let is_it = |held: &ReportedLock| held.holder == token && held.lease.fencing_token == number;
+        let may_come_late =
+            mended.answers.iter().any(|answer| matches!(answer, Some(Err(Silence::Doubt(_)))));
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        while started.elapsed() < membership.longest() && !membership.stop.is_cancelled() {
+            let has_come = !may_come_late || membership.clock.boot() > until;
+            let mut seen = self.ask(look, Instant::now() + membership.reply_timeout);
+            seen.rest().await;
+            let holding: usize = held_locks(&seen.answers, |_| true)
+                .iter()
+                .filter(|held| is_it(held))
+                .map(ReportedLock::count)
+                .sum();
+            let silent = undecided(&seen);
+            match membership.quorum() {
+                quorum if holding >= quorum && has_come => return,
+                quorum if holding + silent < quorum => {
+                    let has_it = |index: usize| mended.answers[index].as_ref().is_some_and(has_mended);
+                    let ended = self.ask_some(end, Instant::now() + membership.reply_timeout, has_it);
+                    return self.see_through(end, ended);
+                }
+                _ => pauses.pause().await,
+            }
+        }
     }
 }
 

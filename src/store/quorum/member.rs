@@ -128,8 +128,15 @@ impl Member {
         self.seen.lock().status.clone()
     }
 
-    pub(super) fn see(&self, status: Result<MemberStatus, String>, clock: Option<ServerClock>) {
-        metrics().quorum_members.set(&self.name, state_of(&status));
+    /// Notes what it was seen to be, and whether it is so far behind that it refuses new numbers.
+    pub(super) fn see(
+        &self,
+        status: Result<MemberStatus, String>,
+        clock: Option<ServerClock>,
+        is_behind: bool,
+    ) {
+        let state = if is_behind { MemberState::Unusable } else { state_of(&status) };
+        metrics().quorum_members.set(&self.name, state);
         let mut seen = self.seen.lock();
         seen.status = status;
         seen.clock = clock.or(seen.clock);

@@ -27,6 +27,8 @@ use crate::store::redis::pubsub::peer_bus::PeerRoutes;
 /// How often a gateway looks at each server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_OFTEN: Duration = Duration::from_millis(200);
+/// `FURTHEST_AHEAD_US` of ahead.lua.
+const TOO_FAR_BEHIND: Duration = Duration::from_secs(10);
 /// The shortest time between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -38,6 +40,7 @@ enum Standing {
     Seen {
         kind: RecordKind,
         is_in_quarantine: bool,
+        is_behind: bool,
     },
     Silent(String),
 }
@@ -207,14 +210,22 @@ impl Membership {
         self.clock.boot() + moment.saturating_duration_since(Instant::now())
     }
 
-    /// The time, in microseconds, by the clock of the server in the middle: a single wrong clock cannot move it far.
+    /// The latest time, in microseconds, that as many servers as are needed have reached by their clocks. A single wrong clock
+    /// cannot move it far while all servers are there.
     pub(super) fn now_us(&self) -> u64 {
         let now = self.clock.boot();
-        let mut clocks: Vec<_> =
-            self.members.iter().filter_map(|member| Some(member.clock()?.at(now))).collect();
-        clocks.sort_unstable();
-        let middle = clocks.get(clocks.len().saturating_sub(1) / 2).copied().unwrap_or_default();
-        u64::try_from(middle).unwrap_or_default()
+        let counting = self.members.iter().filter(|member| member.counts());
+        let mut clocks: Vec<_> = counting.filter_map(|member| Some(member.clock()?.at(now))).collect();
+        clocks.sort_unstable_by(|a, b| b.cmp(a));
+        let reached = clocks.get(self.quorum() - 1).copied().unwrap_or_default();
+        u64::try_from(reached).unwrap_or_default()
+    }
+
+    /// How far a server's clock is behind those of the others, where that is so far that it refuses their numbers.
+    fn lag_of(&self, clock: ServerClock) -> Option<Duration> {
+        let shown_us = u64::try_from(clock.at(self.clock.boot())).unwrap_or_default();
+        let lag = Duration::from_micros(self.now_us().saturating_sub(shown_us));
+        (lag >= TOO_FAR_BEHIND).then_some(lag)
     }
 
     /// From now on no server is asked anything.
@@ -260,8 +271,8 @@ impl Membership {
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
             Ok(answer) => answer,
             Err(reason) => {
-                self.say(index, &Err(reason.clone()));
-                member.see(Err(reason), None);
+                self.say(index, &Err(reason.clone()), None);
+                member.see(Err(reason), None, false);
                 return member.supervisor.link_now().map(|link| link.session);
             }
         };
@@ -273,8 +284,9 @@ impl Membership {
             Some(status) => link.gate.may_grant().map(|()| status).map_err(|error| error.to_string()),
             None => Err("what it stores about the quorum cannot be read".to_owned()),
         };
-        self.say(index, &status);
-        member.see(status, clock);
+        let lag = clock.and_then(|clock| self.lag_of(clock));
+        self.say(index, &status, lag);
+        member.see(status, clock, lag.is_some());
         Some(link.session)
     }
 
@@ -292,12 +304,16 @@ impl Membership {
         format!("it is the same server as {name}: name each server once")
     }
 
-    /// Tells the log what has become of a server, if it was not told so before.
-    fn say(&self, index: usize, now: &Result<MemberStatus, String>) {
+    /// Tells the log what has become of a server, and how far it is behind, if it was not told so before.
+    fn say(&self, index: usize, now: &Result<MemberStatus, String>, lag: Option<Duration>) {
         let is_first_start = self.list.epoch == 1 && !self.has_been.load(Ordering::Relaxed);
         let standing = match now {
             Ok(status) if is_first_start && status.is_starting() => Standing::New,
-            Ok(status) => Standing::Seen { kind: status.kind, is_in_quarantine: status.is_in_quarantine() },
+            Ok(status) => Standing::Seen {
+                kind: status.kind,
+                is_in_quarantine: status.is_in_quarantine(),
+                is_behind: lag.is_some(),
+            },
             Err(reason) => Standing::Silent(reason.clone()),
         };
         let is_new = standing == Standing::New;
@@ -308,7 +324,17 @@ impl Membership {
         told.insert(index, standing);
         let server = &self.members[index].name;
         match now.as_ref().map_err(Clone::clone).and_then(MemberStatus::eligibility) {
-            Ok(()) => tracing::info!(server, "counts in the quorum"),
+            Ok(()) => match lag {
+                None => tracing::info!(server, "counts in the quorum"),
+                Some(lag) => {
+                    let lag_s = lag.as_secs();
+                    tracing::warn!(
+                        server,
+                        lag_s,
+                        "helps to grant no lock: its clock is too far behind those of others"
+                    );
+                }
+            },
             Err(_) if is_new => {
                 tracing::info!(server, "is new: it counts as soon as all servers of the quorum are there");
             }

@@ -9,6 +9,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -22,11 +23,11 @@ use crate::clock::Backoff;
 use crate::store::StoreError;
 use crate::store::redis::scripts::ScriptReply;
 
-/// Calls that may be seen through at once. Beyond, what they would undo ends at its ttl.
+/// Calls to one server that may be seen through at once. Beyond, what they would undo there ends at its ttl.
 const MOST_SEEN_THROUGH: usize = 2_000;
 /// The pause before a call that is seen through is tried again: it doubles from the first to the last, with jitter.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// If the answers of most servers decide nothing, the gateway waits for the others: so many times as long as those
 /// took, and at least the shortest time.
@@ -37,7 +38,15 @@ const SHORTEST_GRACE: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub(super) struct Pollster {
     pub(super) membership: Arc<Membership>,
-    seen_through: Arc<Semaphore>,
+    /// For each server.
+    seen_through: Arc<[SeenThrough]>,
+}
+
+/// Calls to a server that are seen through.
+struct SeenThrough {
+    permits: Arc<Semaphore>,
+    /// Whether there were too many, and none of them has ended since.
+    is_full: AtomicBool,
 }
 
 /// The answers to a question so far.
@@ -70,7 +79,12 @@ impl Drop for Calls {
 
 impl Pollster {
     pub(super) fn new(membership: Arc<Membership>) -> Self {
-        Self { membership, seen_through: Arc::new(Semaphore::new(MOST_SEEN_THROUGH)) }
+        let none = |_| SeenThrough {
+            permits: Arc::new(Semaphore::new(MOST_SEEN_THROUGH)),
+            is_full: AtomicBool::new(false),
+        };
+        let seen_through = membership.members.iter().map(none).collect();
+        Self { membership, seen_through }
     }
 
     /// Asks all servers, as soon as the answers are waited for.
@@ -133,8 +147,14 @@ impl Pollster {
     }
 
     fn see_through_at(&self, index: usize, call: Arc<MemberCall>) {
-        let Ok(permit) = self.seen_through.clone().try_acquire_owned() else { return };
-        let membership = self.membership.clone();
+        let (membership, all) = (self.membership.clone(), self.seen_through.clone());
+        let Ok(permit) = all[index].permits.clone().try_acquire_owned() else {
+            if !all[index].is_full.swap(true, Ordering::Relaxed) {
+                let server = &membership.members[index].name;
+                tracing::warn!(server, "has missed too much: what it is not told of ends there with its ttl");
+            }
+            return;
+        };
         tokio::spawn(async move {
             let started = Instant::now();
             let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
@@ -149,6 +169,7 @@ impl Pollster {
                 }
             }
             drop(permit);
+            all[index].is_full.store(false, Ordering::Relaxed);
         });
     }
 }

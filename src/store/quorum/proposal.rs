@@ -12,7 +12,7 @@ use super::member::{MemberAnswer, MemberCall, Until};
 use super::poll::{Inquiry, heard};
 use super::reports::{drift, relied_on};
 use super::scripts;
-use super::tally::{Tally, early, late, may_have_accepted_it};
+use super::tally::{Tally, early, is_too_far_ahead, late, may_have_accepted_it};
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
 use crate::store::redis::scripts::terms as terms_args;
@@ -43,6 +43,10 @@ struct Bid<'a> {
     proposal: Proposal<'a>,
     number: u64,
     is_first: bool,
+    /// Whether the number is the smallest that most servers have not passed yet.
+    is_smallest: bool,
+    /// The servers for which the last number that was to be granted was too far ahead of their clocks.
+    behind: Vec<String>,
     /// How many votes were split.
     splits: usize,
     /// Whether this is the last word: that of all servers, who are only asked.
@@ -73,6 +77,8 @@ impl QuorumStore {
             number: self.ballots.next(self.keys.bucket_of(&proposal.request.key), membership.now_us()),
             proposal,
             is_first: true,
+            is_smallest: false,
+            behind: Vec::new(),
             splits: 0,
             is_last: false,
             is_own: false,
@@ -83,7 +89,9 @@ impl QuorumStore {
         loop {
             let (tally, poll) = bid.vote().await;
             match tally {
-                Tally::Passed(high) if Instant::now() < last_start => bid.rise_above(high, &poll),
+                Tally::Passed(high) if Instant::now() < last_start && !bid.is_out_of_reach() => {
+                    bid.rise_above(high);
+                }
                 Tally::Passed(_) | Tally::Split { .. } => {
                     bid.fail(&tally).await?;
                     if bid.is_last {
@@ -131,15 +139,26 @@ impl Bid<'_> {
         for (index, answer) in poll.answers.iter().enumerate().filter(|(index, _)| poll.asked[*index]) {
             self.possibly_accepted[index] |= may_have_accepted_it(answer);
         }
+        if self.proposal.grants {
+            let members = self.store.pollster.membership.members.iter();
+            let is_behind = |answer: &_| matches!(answer, Some(Ok(reply)) if is_too_far_ahead(reply));
+            let behind = members.zip(&poll.answers).filter(|(_, answer)| is_behind(answer));
+            self.behind = behind.map(|(member, _)| member.name.clone()).collect();
+        }
         (tally, poll)
     }
 
+    /// Whether some clock has to go on before a number can be granted: even the smallest was too far ahead of it.
+    fn is_out_of_reach(&self) -> bool {
+        self.is_smallest && !self.behind.is_empty()
+    }
+
     /// Goes on with a number above `high`. Where the last one was too far ahead of some clock, time plays no part any more.
-    fn rise_above(&mut self, high: u64, poll: &Inquiry) {
+    fn rise_above(&mut self, high: u64) {
         let bucket = self.store.keys.bucket_of(&self.proposal.request.key);
         self.store.ballots.note(bucket, high);
-        let is_too_far = poll.heard().any(|reply| reply.outcome == 8);
-        self.number = if is_too_far { high + 1 } else { self.next_number() };
+        self.is_smallest = !self.behind.is_empty();
+        self.number = if self.is_smallest { high + 1 } else { self.next_number() };
     }
 
     /// Undoes what a split vote has left on the servers.
@@ -158,6 +177,7 @@ impl Bid<'_> {
 
     fn try_again(&mut self) {
         self.number = self.next_number();
+        self.is_smallest = false;
         self.splits += 1;
     }
 
@@ -210,6 +230,11 @@ impl Bid<'_> {
                 let kind = if self.is_undone().await { StoreError::Unavailable } else { StoreError::Unknown };
                 Err(kind(error.to_string()))
             }
+            Tally::Nobody if !self.behind.is_empty() => Err(StoreError::Unavailable(format!(
+                "too few servers accept a fencing token: the clocks of these are too far behind: {}",
+                self.behind.join(", ")
+            ))),
+            Tally::Nobody if self.is_last => Ok(HOLDER_UNKNOWN),
             Tally::Nobody => Ok(refused(None)),
             Tally::Passed(_) | Tally::Split { .. } => Ok(HOLDER_UNKNOWN),
         }

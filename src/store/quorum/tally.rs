@@ -52,6 +52,11 @@ pub(super) fn may_have_accepted_it(answer: &Option<MemberAnswer>) -> bool {
     }
 }
 
+/// Whether the number was too far ahead of the server's clock.
+pub(super) fn is_too_far_ahead(reply: &ScriptReply) -> bool {
+    reply.outcome == 8
+}
+
 fn vote_of(reply: &ScriptReply) -> Option<Vote> {
     let high = |index| reply.field::<String>(index)?.parse().ok();
     Some(match reply.outcome {

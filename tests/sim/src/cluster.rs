@@ -70,7 +70,8 @@ impl Cluster {
         }
         let range = |(first, last, owner): (usize, usize, usize)| {
             let (host, port) = &self.nodes[owner];
-            let id = format!("{owner:040x}");
+            let id = host.bytes().chain([owner as u8]).map(|byte| format!("{byte:02x}")).collect::<String>();
+            let id = format!("{id:0>40.40}");
             let node = [
                 Reply::bulk(&**host),
                 Reply::Int(i64::from(*port)),

@@ -247,19 +247,34 @@ impl Shared {
         let mut asked = 0;
         let mut connection = None;
         let mut failing_since = Instant::now();
+        let (mut known, mut strays) = (None::<SlotLayout>, Vec::new());
         loop {
             let node = nodes[asked % nodes.len()].clone();
-            match timeout(self.reply_timeout, SlotLayout::ask(&self.address, &node, &mut connection)).await {
-                Ok(Ok(layout)) => {
+            let answer = match &known {
+                None => SlotLayout::agreed(&self.address, self.reply_timeout).await,
+                Some(known) => {
+                    let asking = SlotLayout::ask(&self.address, &node, &mut connection);
+                    match timeout(self.reply_timeout, asking).await {
+                        Ok(Ok(layout)) if layout.is_elsewhere(known) => {
+                            if !strays.contains(&node) {
+                                tracing::warn!(%node, "is in another cluster now, and is not asked for locks");
+                                strays.push(node.clone());
+                            }
+                            Err("it is in another cluster".to_owned())
+                        }
+                        Ok(answer) => answer,
+                        Err(_) => Err("it does not answer".to_owned()),
+                    }
+                }
+            };
+            match answer {
+                Ok(layout) => {
                     failing_since = Instant::now();
                     nodes = self.candidates(&layout);
                     self.learn(&layout);
+                    known = Some(layout);
                 }
-                failed => {
-                    let reason = match failed {
-                        Ok(Err(reason)) => reason,
-                        _ => "it does not answer".to_owned(),
-                    };
+                Err(reason) => {
                     tracing::debug!(%node, reason, "a server does not say who has which slot");
                     if failing_since.elapsed() >= self.reply_timeout {
                         self.give_up(reason);

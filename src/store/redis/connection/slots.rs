@@ -1,21 +1,26 @@
 //! What the servers of a cluster say of which server has which slot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::store::redis::address::RedisAddress;
 use crate::store::redis::client::without_deadlines;
 use crate::store::redis::failure::describe;
 use crate::store::redis::node::Node;
 
+/// Of the time that one server has to answer, the part for which the others are waited for once it has.
+const OTHERS_WITHIN: u32 = 4;
+
 /// What one server says of the slots: ranges with their primaries, and all servers that it names.
 pub(super) struct SlotLayout {
     pub(super) ranges: Vec<(u16, u16, Node)>,
     pub(super) nodes: Vec<Node>,
+    ids: HashSet<String>,
 }
 
 impl SlotLayout {
@@ -43,9 +48,42 @@ impl SlotLayout {
         Ok(layout)
     }
 
+    /// What the servers that the address names say: the answer of the first one, if no other that answers soon is in another cluster.
+    /// One that has left is perhaps in another one by now, and the locks that are held are not there.
+    pub(super) async fn agreed(address: &RedisAddress, patience: Duration) -> Result<Self, String> {
+        let ask = async |node| {
+            let answer = timeout(patience, Self::ask(address, node, &mut None)).await;
+            (node, answer.unwrap_or_else(|_| Err("it does not answer".to_owned())))
+        };
+        let mut asking: FuturesUnordered<_> = address.nodes().iter().map(ask).collect();
+        let mut until = Instant::now() + patience;
+        let (mut first, mut reason) = (None::<(&Node, Self)>, String::new());
+        while let Ok(Some((node, answer))) = timeout_at(until, asking.next()).await {
+            match (answer, &first) {
+                (Err(error), _) => reason = format!("{node}: {error}"),
+                (Ok(layout), None) => {
+                    first = Some((node, layout));
+                    until = Instant::now() + patience / OTHERS_WITHIN;
+                }
+                (Ok(layout), Some((other, agreed))) if layout.is_elsewhere(agreed) => {
+                    return Err(format!(
+                        "{node} and {other} are in different clusters: take the one that has left out of the address"
+                    ));
+                }
+                (Ok(_), Some(_)) => {}
+            }
+        }
+        first.map(|(_, layout)| layout).ok_or(reason)
+    }
+
+    /// Whether it is the layout of another cluster: they have no server in common.
+    pub(super) fn is_elsewhere(&self, other: &Self) -> bool {
+        !self.ids.is_empty() && !other.ids.is_empty() && self.ids.is_disjoint(&other.ids)
+    }
+
     /// Reads the reply to `CLUSTER SLOTS`. A server without a host is the one that was asked.
     fn read(ranges: Vec<Value>, asked: &Node) -> Option<Self> {
-        let mut layout = Self { ranges: Vec::new(), nodes: Vec::new() };
+        let mut layout = Self { ranges: Vec::new(), nodes: Vec::new(), ids: HashSet::new() };
         for range in ranges {
             let mut fields = Vec::<Value>::from_redis_value(range).ok()?.into_iter();
             let first = u16::from_redis_value(fields.next()?).ok()?;
@@ -55,9 +93,10 @@ impl SlotLayout {
                 let mut node = Vec::<Value>::from_redis_value(node).ok()?.into_iter();
                 let host = Option::<String>::from_redis_value(node.next()?).ok()?.unwrap_or_default();
                 let named = Node { host, port: u16::from_redis_value(node.next()?).ok()? };
+                layout.ids.extend(node.next().and_then(|id| String::from_redis_value(id).ok()));
                 // Behind the id there may be other names.
                 let others =
-                    node.nth(1).and_then(|names| HashMap::<String, String>::from_redis_value(names).ok());
+                    node.next().and_then(|names| HashMap::<String, String>::from_redis_value(names).ok());
                 let address = others.and_then(|mut names| names.remove("ip"));
                 let host = address.unwrap_or_else(|| asked.host.clone());
                 nodes.push(if named.is_known() { named } else { Node { host, ..named } });
@@ -69,25 +108,11 @@ impl SlotLayout {
     }
 }
 
-/// The primaries of a cluster, by the word of the first server that can be asked.
+/// The primaries of a cluster, by the word of the servers that the address names.
 pub(crate) async fn primaries(address: &RedisAddress, patience: Duration) -> Result<Vec<Node>, String> {
-    let mut last_error = String::new();
-    for node in address.nodes() {
-        let layout = match timeout(patience, SlotLayout::ask(address, node, &mut None)).await {
-            Ok(Ok(layout)) => layout,
-            Ok(Err(reason)) => {
-                last_error = format!("{node}: {reason}");
-                continue;
-            }
-            Err(_) => {
-                last_error = format!("{node} does not answer");
-                continue;
-            }
-        };
-        let mut primaries: Vec<_> = layout.ranges.into_iter().map(|(_, _, node)| node).collect();
-        primaries.sort_unstable_by_key(Node::to_string);
-        primaries.dedup();
-        return Ok(primaries);
-    }
-    Err(last_error)
+    let layout = SlotLayout::agreed(address, patience).await?;
+    let mut primaries: Vec<_> = layout.ranges.into_iter().map(|(_, _, node)| node).collect();
+    primaries.sort_unstable_by_key(Node::to_string);
+    primaries.dedup();
+    Ok(primaries)
 }

@@ -39,7 +39,11 @@ impl RecentKeys {
     pub(crate) fn has(&self, key: &str) -> bool {
         let (slot, hash) = self.slot(key);
         let known = slot.load(Ordering::Relaxed);
-        known != 0 && known >> 32 == hash & u64::from(u32::MAX) && known & u64::from(u32::MAX) > self.now_ms()
+        // The milliseconds begin anew after 49 days, and no lock is remembered for that long.
+        let left_ms = (known as u32).wrapping_sub(self.now_ms() as u32);
+        known != 0
+            && known >> 32 == hash & u64::from(u32::MAX)
+            && (1..=whole_ms(self.lasts)).contains(&left_ms.into())
     }
 
     fn slot(&self, key: &str) -> (&AtomicU64, u64) {
@@ -50,5 +54,24 @@ impl RecentKeys {
 
     fn now_ms(&self) -> u64 {
         whole_ms(self.began.elapsed()) & u64::from(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_is_remembered_for_its_time_also_where_the_milliseconds_begin_anew() {
+        for before_ms in [0, 60_000, 500] {
+            let recent = RecentKeys::new(SLOW_FOR);
+            tokio::time::advance(Duration::from_millis(u64::from(u32::MAX) - before_ms)).await;
+            recent.note("a");
+            assert!(recent.has("a") && !recent.has("b"), "{before_ms}");
+            tokio::time::advance(SLOW_FOR / 2 + Duration::from_millis(100)).await;
+            assert!(recent.has("a"), "{before_ms}");
+            tokio::time::advance(SLOW_FOR / 2).await;
+            assert!(!recent.has("a"), "{before_ms}");
+        }
     }
 }
