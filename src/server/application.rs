@@ -44,7 +44,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// What stands for whoever connects, where parties have shares: an IPv4 address, or an IPv6 network of 64 bits.
+    /// What a connection counts for, where parties have shares: an IPv4 address, or an IPv6 network of 64 bits.
     pub fn network(&self) -> IpAddr {
         network(self.address.ip())
     }

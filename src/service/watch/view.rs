@@ -42,6 +42,8 @@ struct Known {
     ends_at: Duration,
     /// Of a lock that is shared: how many hold it, and the number of the grant that ends first. Nothing is told of single grants.
     shared: Option<(u64, FencingToken)>,
+    /// Whether something happened that may have been a grant beside others. The next look tells.
+    is_unclear: bool,
     /// Whether this grant was told of, and not only seen.
     is_told: bool,
     /// How many wait, as was told last.
@@ -68,6 +70,7 @@ impl Known {
             phase: Phase::Over,
             ends_at: now + REMEMBERED,
             shared: None,
+            is_unclear: false,
             is_told: false,
             waiters: 0,
             line_settles_at: None,
@@ -111,7 +114,8 @@ impl View {
     /// What is to be told of what somebody did: nothing, where it comes late or twice.
     pub(super) fn note(&mut self, key: &LockKey, doing: &Doing, now: Duration) -> Vec<News> {
         self.change(key, now, |known| match doing {
-            Doing::Released(_) | Doing::Broken(_) if known.shared.is_some() => {
+            // Others may hold it still.
+            Doing::Released(_) | Doing::Broken(_) if known.shared.is_some() || known.is_unclear => {
                 known.line_settles_at.get_or_insert(now + LINE_SETTLES);
                 vec![News::Resync]
             }
@@ -148,6 +152,8 @@ impl View {
                 Vec::new()
             }
             Doing::Unclear => {
+                // No client is granted a lock beside the one that is known to hold it alone.
+                known.is_unclear |= known.phase != Phase::Held;
                 known.line_settles_at.get_or_insert(now + LINE_SETTLES);
                 vec![News::Resync]
             }
@@ -165,6 +171,7 @@ impl View {
                 Inspected::Held { sharing: Some(sharing), .. } => Some(sharing.held),
                 _ => None,
             };
+            known.is_unclear = false;
             let mut news = Vec::new();
             let was_shared = known.shared.take();
             let shared = lease.filter(|_| held.is_some());

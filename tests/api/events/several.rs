@@ -19,6 +19,20 @@ async fn look(stream: &mut Stream, after: &str) {
     }
 }
 
+/// Before the first look has told how many hold it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_several_that_is_released_at_once_is_not_told_as_the_end_of_the_lock() {
+    let pair = Pair::embedded().await;
+    let client = pair.there();
+    let mut stream = Stream::open(&client, "key=k").await;
+    let tokens = [fresh_token(), fresh_token()];
+    for token in &tokens {
+        client.put("/locks/k?slots=2&ttl=1m").token(token).send().await.expect(201);
+    }
+    client.delete("/locks/k").token(&tokens[0]).send().await.expect(204);
+    look(&mut stream, "one of two is released").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_change_of_a_lock_that_several_hold_has_watchers_look() {
     let pair = Pair::embedded().await;

@@ -1,5 +1,6 @@
 //! Dapr's locks over HTTP: what its SDK for Node sends, and what it makes of the answers.
 
+use futures_util::future::join_all;
 use kit::{Client, Gateway, RedisServer, eventually};
 use serde_json::{Value, json};
 
@@ -36,6 +37,21 @@ async fn an_owner_locks_and_unlocks_by_name() {
         eventually("the lock expires", async || lock(client, "ben", 60).await == true).await;
         assert_eq!(unlock(client, "a b").await, 2);
         assert_eq!(unlock(client, "ben").await, 0);
+    })
+    .await;
+}
+
+/// Copies of its request, which arrive at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_is_not_told_that_another_holds_what_it_has_just_unlocked() {
+    each_store_and(&["--dapr"], async |client| {
+        for _ in 0..20 {
+            assert_eq!(lock(client, "ann", 60).await, true);
+            let mut statuses = join_all((0..4).map(|_| unlock(client, "ann"))).await;
+            statuses.sort_by_key(Value::as_u64);
+            assert_eq!(statuses[0], 0);
+            assert!(statuses.iter().all(|status| *status == 0 || *status == 1), "{statuses:?}");
+        }
     })
     .await;
 }

@@ -95,11 +95,12 @@ impl NamedOwner<'_> {
         let mut released = Released::HeldByAnother;
         for NamedGrant { token, .. } in grants {
             // A token that was released before is told so again, though another holds the lock meanwhile.
-            let look = app.service.inspect(self.key, Some(token)).await?;
-            if !matches!(look, Inspected::Held { yours: Some(true), .. }) {
-                continue;
-            }
-            let answer = app.service.release(self.key, token).await?;
+            let answer = match app.service.inspect(self.key, Some(token)).await? {
+                Inspected::Held { yours: Some(true), .. } => app.service.release(self.key, token).await?,
+                Inspected::Held { .. } => Released::HeldByAnother,
+                // A copy of the request has released it meanwhile.
+                Inspected::Free { .. } => Released::NotHeld,
+            };
             if released != Released::Released {
                 released = answer;
             }

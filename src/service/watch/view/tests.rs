@@ -68,6 +68,9 @@ fn what_comes_late_or_twice_is_not_told() {
         [first, News::Released(kept), broken]
     );
     assert_eq!(told(&[Doing::Unclear]), [News::Resync]);
+    for ends in [released(1), Doing::Broken(number(1))] {
+        assert_eq!(told(&[Doing::Unclear, ends]), [News::Resync, News::Resync], "others may hold it");
+    }
 }
 
 #[test]
