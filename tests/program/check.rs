@@ -121,8 +121,10 @@ async fn a_server_with_replicas_may_fail_over_to_them() {
     let page = check(&["--store", primary.url(), "--replicas-ack", "1"]).1;
     assert!(row(&page, "I3  one holder at a time").contains("it may lack the last renewals"), "{page}");
     assert!(!page.contains("warning: "), "{page}");
-    let page = check(&["--store", primary.url(), "--replicas-ack", "2"]).1;
-    assert!(page.contains("warning: 1 replicas are connected, and --replicas-ack asks for 2"), "{page}");
+    let (code, page) = check(&["--store", primary.url(), "--replicas-ack", "2"]);
+    let told =
+        "cannot be used now: 1 replicas are connected, and --replicas-ack asks for 2: no lock is granted";
+    assert!(code == 1 && page.contains(told) && !page.contains("warning: "), "{page}");
     let _: () = primary.command(&["CONFIG", "SET", "min-replicas-to-write", "2"]).await;
     let (code, page) = check(&["--store", primary.url()]);
     assert!(code == 1 && page.contains("cannot be used now: Redis: NOREPLICAS"), "{page}");

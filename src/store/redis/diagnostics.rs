@@ -61,7 +61,12 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
                 diagnostics.blocks.push(report.block(&server));
                 let Look { refusals, warnings, .. } = &report.look;
                 diagnostics.refusals.extend(refusals.iter().map(|refusal| named(refusal.to_string())));
-                diagnostics.warnings.extend(warnings.iter().cloned().map(named));
+                let few = preflight.too_few_replicas(&report.look.profile);
+                let others = warnings.iter().filter(|warning| few.as_ref() != Some(warning));
+                diagnostics.warnings.extend(others.cloned().map(named));
+                diagnostics.unready.extend(few.map(named));
+                let ahead = report.timing.too_far_ahead().filter(|_| list.is_none());
+                diagnostics.warnings.extend(ahead.map(named));
                 // Unless that is what it was refused for.
                 let unfit = report.look.check().err().filter(|_| refusals.is_empty());
                 diagnostics.unreachable.extend(unfit.map(named));
@@ -122,6 +127,8 @@ async fn servers(
     }
 }
 
+/// How far a server's clock may be ahead of this machine's before that is worth a word, in seconds.
+const MOST_AHEAD_S: f64 = 10.0;
 /// What a server's clock is read to, in milliseconds.
 const A_TICK_MS: f64 = 0.001;
 
@@ -253,6 +260,17 @@ impl Unseen {
 }
 
 impl Timing {
+    /// That fencing tokens are ahead of the time, as they follow the server's clock.
+    fn too_far_ahead(&self) -> Option<String> {
+        (self.ahead_seconds > MOST_AHEAD_S).then(|| {
+            format!(
+                "its clock is {:.0} s ahead of this machine's, and fencing tokens follow it: once it is set right, a server that has lost \
+                 its data gives smaller ones",
+                self.ahead_seconds
+            )
+        })
+    }
+
     async fn take(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
         let mut best = Self::take_once(connection).await?;
         for _ in 1..QUESTIONS {
@@ -359,4 +377,19 @@ fn replicas(profile: &Profile) -> String {
         None => "min-replicas-to-write is 0".to_owned(),
     };
     format!("{} connected, {guard}", profile.replicas)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_far_ahead_is_worth_a_word() {
+        let told =
+            |ahead_seconds| Timing { round_trip: Duration::from_millis(1), ahead_seconds }.too_far_ahead();
+        assert_eq!([-3_600.0, 0.0, 9.9].map(told), [None, None, None]);
+        assert!(
+            told(3_600.4).is_some_and(|text| text.starts_with("its clock is 3600 s ahead of this machine's"))
+        );
+    }
 }

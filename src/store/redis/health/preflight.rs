@@ -216,6 +216,17 @@ impl Preflight {
         found
     }
 
+    /// That no lock is granted, since fewer replicas are connected than must acknowledge it. What is held is renewed and released, so
+    /// it does not speak against a server either.
+    pub(crate) fn too_few_replicas(&self, profile: &Profile) -> Option<String> {
+        let (replicas, needed) = (profile.replicas, self.replicas_ack);
+        (replicas < u64::from(needed)).then(|| {
+            format!(
+                "{replicas} replicas are connected, and --replicas-ack asks for {needed}: no lock is granted"
+            )
+        })
+    }
+
     /// What does not speak against a server, and is good to know.
     fn warnings(&self, profile: &Profile, permissions: &Permissions, config: &Config) -> Vec<String> {
         let mut found = Vec::new();
@@ -256,11 +267,8 @@ impl Preflight {
                  grants too (I3), and its fencing tokens may go above its successor's (I2)",
             );
         }
-        if profile.replicas < u64::from(self.replicas_ack) {
-            let (replicas, needed) = (profile.replicas, self.replicas_ack);
-            warn(&format!(
-                "{replicas} replicas are connected, and --replicas-ack asks for {needed}: no lock is granted"
-            ));
+        if let Some(few) = self.too_few_replicas(profile) {
+            warn(&few);
         }
         if self.is_named() && profile.is_cluster_node {
             warn("this server is a node of a cluster: write redis+cluster://");
