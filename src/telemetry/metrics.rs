@@ -138,7 +138,7 @@ labels! {
         Counts = "counts",
         /// It may have forgotten something, and will take part again by itself.
         Quarantine = "quarantine",
-        /// It cannot be reached or used, or its clock is too far behind to help to grant a lock.
+        /// It cannot be reached or used, or its clock is too far behind.
         Unusable = "unusable",
     }
 }

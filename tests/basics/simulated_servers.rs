@@ -202,6 +202,27 @@ async fn a_server_that_is_in_another_cluster_is_not_asked_for_locks() {
         assert!(answer.is_err(), "{answer:?}");
         sleep(Duration::from_millis(100)).await;
     }
+    // One that has heard nobody else at its start does not stay with the wrong one.
+    let misled = start();
+    number(&misled, "c").await;
+    fleet.network.set(&sim::host(1), 6379, |way| way.refuses = false);
+    let began = Instant::now();
+    loop {
+        match take(&misled, "d").await {
+            Err(StoreError::Unavailable(reason)) if reason.contains("different clusters") => break,
+            _ => assert!(began.elapsed() < Duration::from_secs(20), "it is not refused"),
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    // Also if nobody contradicts any more.
+    fleet.network.set(&sim::host(1), 6379, |way| way.refuses = true);
+    fleet.servers[1].disconnect_all();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) {
+        let answer = take(&misled, "e").await;
+        assert!(answer.is_err(), "{answer:?}");
+        sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// The time of the test, which no machine's load makes longer.

@@ -43,6 +43,7 @@ pub(crate) struct BeginQuery {
 }
 
 impl LockQuery for BeginQuery {
+    const RIGHT: Right = Right::Once;
     const PATH_FORM: &str = PATH_FORM;
     const NAMES: &[&str] = &["ttl", "wait", "keep", "owner", "takeover"];
 
@@ -53,7 +54,7 @@ impl LockQuery for BeginQuery {
     }
 
     fn asked(&self, key: LockKey) -> Asked {
-        Asked { waits: !self.wait.is_zero(), ..Asked::of(Right::Once, Some(key)) }
+        Asked { waits: !self.wait.is_zero(), ..Asked::of(Self::RIGHT, Some(key)) }
     }
 }
 
@@ -70,6 +71,7 @@ pub(crate) struct StoreQuery {
 }
 
 impl LockQuery for StoreQuery {
+    const RIGHT: Right = Right::Once;
     const PATH_FORM: &str = PATH_FORM;
     const NAMES: &[&str] = &["keep", "status"];
 
@@ -94,6 +96,7 @@ pub(crate) struct RenewWorkQuery {
 }
 
 impl LockQuery for RenewWorkQuery {
+    const RIGHT: Right = Right::Once;
     const PATH_FORM: &str = PATH_FORM;
     const NAMES: &[&str] = &["ttl"];
 
@@ -120,6 +123,7 @@ pub(crate) struct GiveUpQuery {
 }
 
 impl LockQuery for GiveUpQuery {
+    const RIGHT: Right = Right::Once;
     const PATH_FORM: &str = PATH_FORM;
     const NAMES: &[&str] = &["clean", "force", "fencing_token"];
 
@@ -133,7 +137,7 @@ impl LockQuery for GiveUpQuery {
     fn asked(&self, key: LockKey) -> Asked {
         match self.force {
             true => Asked { operation: Some(Operation::OnceBreak), ..Asked::of(Right::Admin, Some(key)) },
-            false => Asked::of(Right::Once, Some(key)),
+            false => Asked::of(Self::RIGHT, Some(key)),
         }
     }
 }
@@ -142,6 +146,7 @@ impl LockQuery for GiveUpQuery {
 pub(crate) struct LookQuery;
 
 impl LockQuery for LookQuery {
+    const RIGHT: Right = Right::Inspect;
     const PATH_FORM: &str = PATH_FORM;
     const NAMES: &[&str] = &[];
 

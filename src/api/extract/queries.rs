@@ -30,7 +30,7 @@ pub(crate) trait LockQuery: Sized + Send {
     /// How many locks the request may be about at once.
     const MOST_KEYS: usize = 1;
     /// The right that it takes, unless the query asks for more.
-    const RIGHT: Right = Right::Acquire;
+    const RIGHT: Right;
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem>;
 
@@ -80,6 +80,7 @@ impl AcquireQuery {
 }
 
 impl LockQuery for AcquireQuery {
+    const RIGHT: Right = Right::Acquire;
     const NAMES: &[&str] = &["ttl", "wait", "owner", "max_hold", "min_hold", "slots"];
     const MOST_KEYS: usize = MOST_LOCKS;
 
@@ -99,7 +100,7 @@ impl LockQuery for AcquireQuery {
     }
 
     fn asked(&self, key: LockKey) -> Asked {
-        Asked { waits: !self.wait.is_zero(), ..Asked::of(Right::Acquire, Some(key)) }
+        Asked { waits: !self.wait.is_zero(), ..Asked::of(Self::RIGHT, Some(key)) }
     }
 }
 
@@ -109,6 +110,7 @@ pub(crate) struct TerraformQuery {
 }
 
 impl LockQuery for TerraformQuery {
+    const RIGHT: Right = Right::Acquire;
     const PATH_FORM: &str = "/terraform/";
     const NAMES: &[&str] = &["ttl"];
 
@@ -124,7 +126,7 @@ impl LockQuery for TerraformQuery {
     }
 
     fn asked(&self, key: LockKey) -> Asked {
-        Asked { operation: Some(Operation::Facade), ..Asked::of(Right::Acquire, Some(key)) }
+        Asked { operation: Some(Operation::Facade), ..Asked::of(Self::RIGHT, Some(key)) }
     }
 }
 
@@ -159,6 +161,7 @@ pub(crate) struct HoldQuery {
 }
 
 impl LockQuery for HoldQuery {
+    const RIGHT: Right = Right::Acquire;
     const NAMES: &[&str] = AcquireQuery::NAMES;
     const MOST_KEYS: usize = MOST_LOCKS;
 
@@ -175,7 +178,7 @@ impl LockQuery for HoldQuery {
     }
 
     fn asked(&self, key: LockKey) -> Asked {
-        Asked { waits: !self.wait.is_zero(), ..Asked::of(Right::Acquire, Some(key)) }
+        Asked { waits: !self.wait.is_zero(), ..Asked::of(Self::RIGHT, Some(key)) }
     }
 }
 
@@ -190,6 +193,7 @@ pub(crate) struct RenewQuery {
 }
 
 impl LockQuery for RenewQuery {
+    const RIGHT: Right = Right::Acquire;
     const NAMES: &[&str] = &["ttl"];
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
@@ -211,12 +215,13 @@ pub(crate) struct ReleaseQuery {
 }
 
 impl LockQuery for ReleaseQuery {
+    const RIGHT: Right = Right::Acquire;
     const NAMES: &[&str] = &["force", "fencing_token"];
 
     fn asked(&self, key: LockKey) -> Asked {
         match self.force {
             true => Asked { operation: Some(Operation::Break), ..Asked::of(Right::Admin, Some(key)) },
-            false => Asked::of(Right::Acquire, Some(key)),
+            false => Asked::of(Self::RIGHT, Some(key)),
         }
     }
 
@@ -287,6 +292,7 @@ pub(crate) struct InspectQuery {
 }
 
 impl LockQuery for InspectQuery {
+    const RIGHT: Right = Right::Inspect;
     const NAMES: &[&str] = &["holders", "fencing_token"];
 
     fn read(pairs: &mut Pairs, _: &Limits) -> Result<Self, Problem> {

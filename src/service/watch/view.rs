@@ -83,6 +83,11 @@ impl Known {
         self.phase != Phase::Over
     }
 
+    /// Whether this grant is known to hold it, and alone.
+    fn is_held_by(&self, number: FencingToken) -> bool {
+        self.phase == Phase::Held && self.fence == Some(number)
+    }
+
     /// The grant that ended by itself, if that is so.
     fn expired(&self, now: Duration) -> Option<News> {
         let fence = self.fence.filter(|_| self.is_taken() && self.ends_at <= now + AFTER_END)?;
@@ -115,7 +120,9 @@ impl View {
     pub(super) fn note(&mut self, key: &LockKey, doing: &Doing, now: Duration) -> Vec<News> {
         self.change(key, now, |known| match doing {
             // Others may hold it still.
-            Doing::Released(_) | Doing::Broken(_) if known.shared.is_some() || known.is_unclear => {
+            Doing::Released(Ended { fencing_token: number, .. }) | Doing::Broken(number)
+                if known.shared.is_some() || known.is_unclear && !known.is_held_by(*number) =>
+            {
                 known.line_settles_at.get_or_insert(now + LINE_SETTLES);
                 vec![News::Resync]
             }
@@ -171,7 +178,8 @@ impl View {
                 Inspected::Held { sharing: Some(sharing), .. } => Some(sharing.held),
                 _ => None,
             };
-            known.is_unclear = false;
+            // A look that was sent before something happened does not tell of it.
+            known.is_unclear &= known.line_settles_at.is_some();
             let mut news = Vec::new();
             let was_shared = known.shared.take();
             let shared = lease.filter(|_| held.is_some());

@@ -242,6 +242,7 @@ impl Pollster {
         mended: Inquiry,
         until: Duration,
     ) {
+        let Ok(_permit) = self.looks_after.try_acquire() else { return };
         let (membership, started) = (&self.membership, Instant::now());
         let is_it = |held: &ReportedLock| held.holder == token && held.lease.fencing_token == number;
         let may_come_late =

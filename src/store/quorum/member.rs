@@ -135,7 +135,10 @@ impl Member {
         clock: Option<ServerClock>,
         is_behind: bool,
     ) {
-        let state = if is_behind { MemberState::Unusable } else { state_of(&status) };
+        let state = match state_of(&status) {
+            MemberState::Counts if is_behind => MemberState::Unusable,
+            state => state,
+        };
         metrics().quorum_members.set(&self.name, state);
         let mut seen = self.seen.lock();
         seen.status = status;

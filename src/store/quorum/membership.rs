@@ -213,18 +213,23 @@ impl Membership {
     /// The latest time, in microseconds, that as many servers as are needed have reached by their clocks. A single wrong clock
     /// cannot move it far while all servers are there.
     pub(super) fn now_us(&self) -> u64 {
+        self.reached_us(Member::counts)
+    }
+
+    fn reached_us(&self, is_asked: impl Fn(&Member) -> bool) -> u64 {
         let now = self.clock.boot();
-        let counting = self.members.iter().filter(|member| member.counts());
-        let mut clocks: Vec<_> = counting.filter_map(|member| Some(member.clock()?.at(now))).collect();
+        let asked = self.members.iter().filter(|member| is_asked(member));
+        let mut clocks: Vec<_> = asked.filter_map(|member| Some(member.clock()?.at(now))).collect();
         clocks.sort_unstable_by(|a, b| b.cmp(a));
         let reached = clocks.get(self.quorum() - 1).copied().unwrap_or_default();
         u64::try_from(reached).unwrap_or_default()
     }
 
-    /// How far a server's clock is behind those of the others, where that is so far that it refuses their numbers.
+    /// How far a server's clock is behind those of the others, also of those that are away now, where that is so far that it refuses
+    /// their numbers.
     fn lag_of(&self, clock: ServerClock) -> Option<Duration> {
         let shown_us = u64::try_from(clock.at(self.clock.boot())).unwrap_or_default();
-        let lag = Duration::from_micros(self.now_us().saturating_sub(shown_us));
+        let lag = Duration::from_micros(self.reached_us(|_| true).saturating_sub(shown_us));
         (lag >= TOO_FAR_BEHIND).then_some(lag)
     }
 
@@ -331,7 +336,7 @@ impl Membership {
                     tracing::warn!(
                         server,
                         lag_s,
-                        "helps to grant no lock: its clock is too far behind those of others"
+                        "refuses the fencing tokens of others: its clock is too far behind"
                     );
                 }
             },

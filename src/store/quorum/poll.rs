@@ -23,7 +23,8 @@ use crate::clock::Backoff;
 use crate::store::StoreError;
 use crate::store::redis::scripts::ScriptReply;
 
-/// Calls to one server that may be seen through at once. Beyond, what they would undo there ends at its ttl.
+/// Calls to one server that may be seen through at once, and repairs that may be looked after. Beyond, what they would undo there ends
+/// at its ttl.
 const MOST_SEEN_THROUGH: usize = 2_000;
 /// The pause before a call that is seen through is tried again: it doubles from the first to the last, with jitter.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -40,6 +41,8 @@ pub(super) struct Pollster {
     pub(super) membership: Arc<Membership>,
     /// For each server.
     seen_through: Arc<[SeenThrough]>,
+    /// For repairs whose outcome is looked at.
+    pub(super) looks_after: Arc<Semaphore>,
 }
 
 /// Calls to a server that are seen through.
@@ -84,7 +87,7 @@ impl Pollster {
             is_full: AtomicBool::new(false),
         };
         let seen_through = membership.members.iter().map(none).collect();
-        Self { membership, seen_through }
+        Self { membership, seen_through, looks_after: Arc::new(Semaphore::new(MOST_SEEN_THROUGH)) }
     }
 
     /// Asks all servers, as soon as the answers are waited for.
@@ -151,7 +154,10 @@ impl Pollster {
         let Ok(permit) = all[index].permits.clone().try_acquire_owned() else {
             if !all[index].is_full.swap(true, Ordering::Relaxed) {
                 let server = &membership.members[index].name;
-                tracing::warn!(server, "has missed too much: what it is not told of ends there with its ttl");
+                tracing::warn!(
+                    server,
+                    "too many calls wait for this server: what others would undo there ends with its ttl"
+                );
             }
             return;
         };

@@ -45,8 +45,10 @@ struct Bid<'a> {
     is_first: bool,
     /// Whether the number is the smallest that most servers have not passed yet.
     is_smallest: bool,
-    /// The servers for which the last number that was to be granted was too far ahead of their clocks.
+    /// The servers for which the last number that was to be granted was too far ahead of their clocks, if no server had passed it.
     behind: Vec<String>,
+    /// Whether some number was to be granted.
+    has_granted: bool,
     /// How many votes were split.
     splits: usize,
     /// Whether this is the last word: that of all servers, who are only asked.
@@ -75,6 +77,7 @@ impl QuorumStore {
         let mut bid = Bid {
             store: self,
             number: self.ballots.next(self.keys.bucket_of(&proposal.request.key), membership.now_us()),
+            has_granted: proposal.grants,
             proposal,
             is_first: true,
             is_smallest: false,
@@ -90,7 +93,7 @@ impl QuorumStore {
             let (tally, poll) = bid.vote().await;
             match tally {
                 Tally::Passed(high) if Instant::now() < last_start && !bid.is_out_of_reach() => {
-                    bid.rise_above(high);
+                    bid.rise_above(high, &poll);
                 }
                 Tally::Passed(_) | Tally::Split { .. } => {
                     bid.fail(&tally).await?;
@@ -142,7 +145,8 @@ impl Bid<'_> {
         if self.proposal.grants {
             let members = self.store.pollster.membership.members.iter();
             let is_behind = |answer: &_| matches!(answer, Some(Ok(reply)) if is_too_far_ahead(reply));
-            let behind = members.zip(&poll.answers).filter(|(_, answer)| is_behind(answer));
+            let has_passed = poll.heard().any(|reply| reply.outcome == 7);
+            let behind = members.zip(&poll.answers).filter(|(_, answer)| !has_passed && is_behind(answer));
             self.behind = behind.map(|(member, _)| member.name.clone()).collect();
         }
         (tally, poll)
@@ -154,10 +158,10 @@ impl Bid<'_> {
     }
 
     /// Goes on with a number above `high`. Where the last one was too far ahead of some clock, time plays no part any more.
-    fn rise_above(&mut self, high: u64) {
+    fn rise_above(&mut self, high: u64, poll: &Inquiry) {
         let bucket = self.store.keys.bucket_of(&self.proposal.request.key);
         self.store.ballots.note(bucket, high);
-        self.is_smallest = !self.behind.is_empty();
+        self.is_smallest = poll.heard().any(is_too_far_ahead);
         self.number = if self.is_smallest { high + 1 } else { self.next_number() };
     }
 
@@ -234,7 +238,7 @@ impl Bid<'_> {
                 "too few servers accept a fencing token: the clocks of these are too far behind: {}",
                 self.behind.join(", ")
             ))),
-            Tally::Nobody if self.is_last => Ok(HOLDER_UNKNOWN),
+            Tally::Nobody if self.has_granted => Ok(HOLDER_UNKNOWN),
             Tally::Nobody => Ok(refused(None)),
             Tally::Passed(_) | Tally::Split { .. } => Ok(HOLDER_UNKNOWN),
         }

@@ -23,7 +23,7 @@ impl Guarded {
             key.map_or_else(|| file(name), |key| with_key(kind, &file(name), key))
                 .replace("127.0.0.1:8080", &gateway.address.to_string())
                 .replace("127.0.0.1:9000", &application.address.to_string())
-                .replace("127.0.0.1:8090", &format!("127.0.0.1:{port}"))
+                .replace(":8090", &format!(":{port}"))
                 .replace("/etc/haproxy", &place)
                 .replace("/etc/traefik", &place)
                 .replace("address: 127.0.0.1, port_value: 8080", &for_envoy(gateway.address))
@@ -112,6 +112,8 @@ async fn lets_only_the_holder_through(kind: Kind) {
         [("authorization", "Basic YTpi"), ("origin", "http://elsewhere.example"), ("cookie", "a=b")];
     assert_eq!(guarded.status(Some(number), &headers).await, 200);
     assert_eq!(guarded.status(Some(number + 1), &[]).await, 403);
+    // By another name of the proxy, too.
+    assert!(guarded.status(None, &[("host", "elsewhere.example")]).await >= 400);
     // Nothing, rubbish, and more than a number.
     assert!(guarded.status(None, &[]).await >= 400);
     for rubbish in ["x", "header", "1&key=other"] {

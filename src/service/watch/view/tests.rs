@@ -71,6 +71,8 @@ fn what_comes_late_or_twice_is_not_told() {
     for ends in [released(1), Doing::Broken(number(1))] {
         assert_eq!(told(&[Doing::Unclear, ends]), [News::Resync, News::Resync], "others may hold it");
     }
+    let alone = [News::Resync, News::Granted(lease(1)), News::Released(ended(1))];
+    assert_eq!(told(&[Doing::Unclear, granted(1), released(1)]), alone);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::connector::Target;
 use super::link::Link;
 use super::scan::Scan;
-use super::slots::SlotLayout;
+use super::slots::{Seeds, SlotLayout};
 use super::supervisor::LinkSupervisor;
 use crate::store::StoreError;
 use crate::store::redis::address::RedisAddress;
@@ -28,6 +28,9 @@ use crate::store::redis::scripts::keys::SLOTS;
 const MAP_PERIOD: Duration = Duration::from_secs(1);
 /// The shortest time between two questions.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a server that was silent at the start is waited for, beside the look at another one.
+const SEEDS_WITHIN: Duration = Duration::from_millis(250);
 
 /// Links to the primaries of one cluster.
 pub(crate) struct Cluster {
@@ -247,26 +250,39 @@ impl Shared {
         let mut asked = 0;
         let mut connection = None;
         let mut failing_since = Instant::now();
-        let (mut known, mut strays) = (None::<SlotLayout>, Vec::new());
+        let (mut known, mut seeds) = (None::<SlotLayout>, Seeds::default());
+        // Servers that were in different clusters: all of them must agree before one is believed again.
+        let mut doubted = Vec::new();
         loop {
             let node = nodes[asked % nodes.len()].clone();
             let answer = match &known {
-                None => SlotLayout::agreed(&self.address, self.reply_timeout).await,
+                None => self.begin(&doubted, &mut seeds).await,
                 Some(known) => {
-                    let asking = SlotLayout::ask(&self.address, &node, &mut connection);
-                    match timeout(self.reply_timeout, asking).await {
-                        Ok(Ok(layout)) if layout.is_elsewhere(known) => {
-                            if !strays.contains(&node) {
-                                tracing::warn!(%node, "is in another cluster now, and is not asked for locks");
-                                strays.push(node.clone());
-                            }
-                            Err("it is in another cluster".to_owned())
+                    // Those that were silent at the start may know that it is the wrong cluster.
+                    if let Some(seed) = seeds.next_unheard() {
+                        let mut own = None;
+                        let asking = SlotLayout::ask(&self.address, &seed, &mut own);
+                        if let Ok(answer) = timeout(SEEDS_WITHIN, asking).await {
+                            seeds.places_elsewhere(&seed, &answer, known);
                         }
-                        Ok(answer) => answer,
-                        Err(_) => Err("it does not answer".to_owned()),
+                    }
+                    let asking = SlotLayout::ask(&self.address, &node, &mut connection);
+                    let answer = timeout(self.reply_timeout, asking).await;
+                    let answer = answer.unwrap_or_else(|_| Err("it does not answer".to_owned()));
+                    match seeds.places_elsewhere(&node, &answer, known) {
+                        true => Err("it is in another cluster".to_owned()),
+                        false => answer,
                     }
                 }
             };
+            if let Some(reason) = seeds.disagreement() {
+                tracing::warn!(reason, "the cluster cannot be used: requests are refused until it can be");
+                self.state.send_replace(MapState::Down(reason.into()));
+                doubted = std::mem::take(&mut seeds).heard();
+                (known, connection) = (None, None);
+                sleep(MAP_PERIOD).await;
+                continue;
+            }
             match answer {
                 Ok(layout) => {
                     failing_since = Instant::now();
@@ -290,6 +306,16 @@ impl Shared {
                 asked += 1;
             }
         }
+    }
+
+    /// What the servers that the address names agree on, those that are doubted among them.
+    async fn begin(&self, doubted: &[Node], seeds: &mut Seeds) -> Result<SlotLayout, String> {
+        let (layout, inside) = SlotLayout::agreed(&self.address, self.reply_timeout).await?;
+        if let Some(silent) = doubted.iter().find(|node| !inside.contains(node)) {
+            return Err(format!("{silent} was in another cluster than others, and does not answer now"));
+        }
+        *seeds = Seeds::of(&self.address, inside);
+        Ok(layout)
     }
 
     /// Whom to ask: those that were named, and those that the address names.

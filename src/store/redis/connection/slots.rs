@@ -1,6 +1,6 @@
 //! What the servers of a cluster say of which server has which slot.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -13,6 +13,8 @@ use crate::store::redis::client::without_deadlines;
 use crate::store::redis::failure::describe;
 use crate::store::redis::node::Node;
 
+const IN_DIFFERENT_CLUSTERS: &str =
+    "are in different clusters: take the one that has left out of the address";
 /// Of the time that one server has to answer, the part for which the others are waited for once it has.
 const OTHERS_WITHIN: u32 = 4;
 
@@ -21,6 +23,64 @@ pub(super) struct SlotLayout {
     pub(super) ranges: Vec<(u16, u16, Node)>,
     pub(super) nodes: Vec<Node>,
     ids: HashSet<String>,
+}
+
+/// Where the servers are that the address names: nothing else tells whether the cluster is the right one.
+#[derive(Default)]
+pub(super) struct Seeds {
+    /// In the cluster, when they were heard for the first time.
+    inside: Vec<Node>,
+    /// In another one by then.
+    outside: Vec<Node>,
+    unheard: VecDeque<Node>,
+    /// Those, and others, that have left the cluster since.
+    told: Vec<Node>,
+}
+
+impl Seeds {
+    /// After these have answered, and agree.
+    pub(super) fn of(address: &RedisAddress, inside: Vec<Node>) -> Self {
+        let unheard = address.nodes().iter().filter(|node| !inside.contains(node)).cloned().collect();
+        Self { inside, unheard, ..Self::default() }
+    }
+
+    /// One that was not heard yet; each has its turn.
+    pub(super) fn next_unheard(&mut self) -> Option<Node> {
+        let node = self.unheard.pop_front()?;
+        self.unheard.push_back(node.clone());
+        Some(node)
+    }
+
+    /// Notes what a server answers. Returns whether it is in another cluster than the one that is known.
+    pub(super) fn places_elsewhere(
+        &mut self,
+        node: &Node,
+        answer: &Result<SlotLayout, String>,
+        known: &SlotLayout,
+    ) -> bool {
+        let Ok(layout) = answer else { return false };
+        let is_elsewhere = layout.is_elsewhere(known);
+        if let Some(at) = self.unheard.iter().position(|unheard| unheard == node) {
+            self.unheard.remove(at);
+            if is_elsewhere { &mut self.outside } else { &mut self.inside }.push(node.clone());
+        }
+        if is_elsewhere && !self.told.contains(node) {
+            tracing::warn!(%node, "is in another cluster, and is not asked for locks");
+            self.told.push(node.clone());
+        }
+        is_elsewhere
+    }
+
+    pub(super) fn heard(self) -> Vec<Node> {
+        [self.inside, self.outside].concat()
+    }
+
+    /// That it is not known which cluster is meant: most servers of the address may be in another one.
+    pub(super) fn disagreement(&self) -> Option<String> {
+        let (inside, outside) = (self.inside.first()?, self.outside.first()?);
+        (self.outside.len() >= self.inside.len())
+            .then(|| format!("{outside} and {inside} {IN_DIFFERENT_CLUSTERS}"))
+    }
 }
 
 impl SlotLayout {
@@ -49,16 +109,23 @@ impl SlotLayout {
     }
 
     /// What the servers that the address names say: the answer of the first one, if no other that answers soon is in another cluster.
-    /// One that has left is perhaps in another one by now, and the locks that are held are not there.
-    pub(super) async fn agreed(address: &RedisAddress, patience: Duration) -> Result<Self, String> {
+    /// One that has left is perhaps in another one by now, and the locks that are held are not there. Also returns who has answered.
+    pub(super) async fn agreed(
+        address: &RedisAddress,
+        patience: Duration,
+    ) -> Result<(Self, Vec<Node>), String> {
         let ask = async |node| {
             let answer = timeout(patience, Self::ask(address, node, &mut None)).await;
             (node, answer.unwrap_or_else(|_| Err("it does not answer".to_owned())))
         };
         let mut asking: FuturesUnordered<_> = address.nodes().iter().map(ask).collect();
         let mut until = Instant::now() + patience;
-        let (mut first, mut reason) = (None::<(&Node, Self)>, String::new());
+        let (mut first, mut reason) = (None::<(&Node, Self)>, "no server answers in time".to_owned());
+        let mut answered = Vec::new();
         while let Ok(Some((node, answer))) = timeout_at(until, asking.next()).await {
+            if answer.is_ok() {
+                answered.push(node.clone());
+            }
             match (answer, &first) {
                 (Err(error), _) => reason = format!("{node}: {error}"),
                 (Ok(layout), None) => {
@@ -66,18 +133,16 @@ impl SlotLayout {
                     until = Instant::now() + patience / OTHERS_WITHIN;
                 }
                 (Ok(layout), Some((other, agreed))) if layout.is_elsewhere(agreed) => {
-                    return Err(format!(
-                        "{node} and {other} are in different clusters: take the one that has left out of the address"
-                    ));
+                    return Err(format!("{node} and {other} {IN_DIFFERENT_CLUSTERS}"));
                 }
                 (Ok(_), Some(_)) => {}
             }
         }
-        first.map(|(_, layout)| layout).ok_or(reason)
+        first.map(|(_, layout)| (layout, answered)).ok_or(reason)
     }
 
     /// Whether it is the layout of another cluster: they have no server in common.
-    pub(super) fn is_elsewhere(&self, other: &Self) -> bool {
+    fn is_elsewhere(&self, other: &Self) -> bool {
         !self.ids.is_empty() && !other.ids.is_empty() && self.ids.is_disjoint(&other.ids)
     }
 
@@ -110,7 +175,7 @@ impl SlotLayout {
 
 /// The primaries of a cluster, by the word of the servers that the address names.
 pub(crate) async fn primaries(address: &RedisAddress, patience: Duration) -> Result<Vec<Node>, String> {
-    let layout = SlotLayout::agreed(address, patience).await?;
+    let (layout, _) = SlotLayout::agreed(address, patience).await?;
     let mut primaries: Vec<_> = layout.ranges.into_iter().map(|(_, _, node)| node).collect();
     primaries.sort_unstable_by_key(Node::to_string);
     primaries.dedup();
