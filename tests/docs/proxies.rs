@@ -12,6 +12,26 @@ use crate::pages::file;
 use kit::keys::KeysFile;
 use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
 
+/// A test for each proxy.
+macro_rules! on_each_proxy {
+    ($($name:ident),+ $(,)?) => {
+        $(mod $name {
+            use super::Kind;
+
+            proxy_tests!($name: nginx Nginx, haproxy Haproxy, caddy Caddy, traefik Traefik, envoy Envoy);
+        })+
+    };
+}
+
+macro_rules! proxy_tests {
+    ($test:ident: $($name:ident $kind:ident),+) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            super::$test(Kind::$kind).await;
+        })+
+    };
+}
+
 mod asking;
 mod front;
 
@@ -32,39 +52,6 @@ const NAMES: [(&str, &str); 11] = [
 /// How soon something comes about that takes no waiting, on a machine that is busy.
 const SOON: Duration = Duration::from_secs(2);
 const BOTH_VERSIONS: [&str; 2] = ["--http1.1", "--http2"];
-
-macro_rules! on_each_proxy {
-    ($($name:ident),+ $(,)?) => {
-        $(mod $name {
-            use super::Kind;
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn nginx() {
-                super::$name(Kind::Nginx).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn haproxy() {
-                super::$name(Kind::Haproxy).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn caddy() {
-                super::$name(Kind::Caddy).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn traefik() {
-                super::$name(Kind::Traefik).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn envoy() {
-                super::$name(Kind::Envoy).await;
-            }
-        })+
-    };
-}
 
 on_each_proxy!(
     a_lock_has_the_same_name_behind_it,

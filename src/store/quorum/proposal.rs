@@ -12,7 +12,7 @@ use super::member::{MemberAnswer, MemberCall, Until};
 use super::poll::{Inquiry, heard};
 use super::reports::{drift, relied_on};
 use super::scripts;
-use super::tally::{Tally, early, is_too_far_ahead, late, may_have_accepted_it};
+use super::tally::{Tally, early, held_up_by_clocks, is_too_far_ahead, late, may_have_accepted_it};
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
 use crate::store::redis::scripts::terms as terms_args;
@@ -45,8 +45,8 @@ struct Bid<'a> {
     is_first: bool,
     /// Whether the number is the smallest that most servers have not passed yet.
     is_smallest: bool,
-    /// The servers for which the last number that was to be granted was too far ahead of their clocks, if no server had passed it.
-    behind: Vec<String>,
+    /// The servers whose clocks alone kept the last number from being granted.
+    behind: Vec<usize>,
     /// Whether some number was to be granted.
     has_granted: bool,
     /// How many votes were split.
@@ -143,11 +143,7 @@ impl Bid<'_> {
             self.possibly_accepted[index] |= may_have_accepted_it(answer);
         }
         if self.proposal.grants {
-            let members = self.store.pollster.membership.members.iter();
-            let is_behind = |answer: &_| matches!(answer, Some(Ok(reply)) if is_too_far_ahead(reply));
-            let has_passed = poll.heard().any(|reply| reply.outcome == 7);
-            let behind = members.zip(&poll.answers).filter(|(_, answer)| !has_passed && is_behind(answer));
-            self.behind = behind.map(|(member, _)| member.name.clone()).collect();
+            self.behind = held_up_by_clocks(&poll.answers);
         }
         (tally, poll)
     }
@@ -234,10 +230,14 @@ impl Bid<'_> {
                 let kind = if self.is_undone().await { StoreError::Unavailable } else { StoreError::Unknown };
                 Err(kind(error.to_string()))
             }
-            Tally::Nobody if !self.behind.is_empty() => Err(StoreError::Unavailable(format!(
-                "too few servers accept a fencing token: the clocks of these are too far behind: {}",
-                self.behind.join(", ")
-            ))),
+            Tally::Nobody if !self.behind.is_empty() => {
+                let members = &self.store.pollster.membership.members;
+                let names: Vec<_> = self.behind.iter().map(|index| &*members[*index].name).collect();
+                Err(StoreError::Unavailable(format!(
+                    "too few servers accept a fencing token: the clocks of these are too far behind: {}",
+                    names.join(", ")
+                )))
+            }
             Tally::Nobody if self.has_granted => Ok(HOLDER_UNKNOWN),
             Tally::Nobody => Ok(refused(None)),
             Tally::Passed(_) | Tally::Split { .. } => Ok(HOLDER_UNKNOWN),

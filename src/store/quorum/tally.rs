@@ -57,6 +57,16 @@ pub(super) fn is_too_far_ahead(reply: &ScriptReply) -> bool {
     reply.outcome == 8
 }
 
+/// The servers of whose clocks the number was too far ahead, by their index, if none had passed it: then these alone keep it from
+/// being granted.
+pub(super) fn held_up_by_clocks(answers: &[Option<MemberAnswer>]) -> Vec<usize> {
+    if heard(answers).any(|reply| reply.outcome == 7) {
+        return Vec::new();
+    }
+    let is_behind = |answer: &_| matches!(answer, Some(Ok(reply)) if is_too_far_ahead(reply));
+    (0..answers.len()).filter(|index| is_behind(&answers[*index])).collect()
+}
+
 fn vote_of(reply: &ScriptReply) -> Option<Vote> {
     let high = |index| reply.field::<String>(index)?.parse().ok();
     Some(match reply.outcome {

@@ -59,12 +59,10 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
         match see(&address.client(&node)?, &preflight, settings, list.as_ref()).await {
             Ok(report) => {
                 diagnostics.blocks.push(report.block(&server));
-                let Look { refusals, warnings, .. } = &report.look;
+                let Look { refusals, warnings, too_few_replicas, .. } = &report.look;
                 diagnostics.refusals.extend(refusals.iter().map(|refusal| named(refusal.to_string())));
-                let few = preflight.too_few_replicas(&report.look.profile);
-                let others = warnings.iter().filter(|warning| few.as_ref() != Some(warning));
-                diagnostics.warnings.extend(others.cloned().map(named));
-                diagnostics.unready.extend(few.map(named));
+                diagnostics.warnings.extend(warnings.iter().cloned().map(named));
+                diagnostics.unready.extend(too_few_replicas.iter().cloned().map(named));
                 let ahead = report.timing.too_far_ahead().filter(|_| list.is_none());
                 diagnostics.warnings.extend(ahead.map(named));
                 // Unless that is what it was refused for.

@@ -8,6 +8,8 @@ use super::front::{Kind, for_envoy, start};
 use crate::pages::file;
 use kit::{Client, Gateway, KeysFile, eventually, server_port};
 
+on_each_proxy!(lets_only_the_holder_through, shows_its_own_key);
+
 /// A proxy in front of an application, which is a gateway that is asked about its health.
 struct Guarded {
     child: Child,
@@ -148,36 +150,4 @@ async fn shows_its_own_key(kind: Kind) {
     }
     client.delete("/locks/reports").key(&writer).token(&granted.token()).send().await.expect(204);
     assert_eq!(guarded.status(Some(number), &[]).await, 403, "it was released");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nginx_lets_only_the_holder_through() {
-    lets_only_the_holder_through(Kind::Nginx).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn haproxy_lets_only_the_holder_through() {
-    lets_only_the_holder_through(Kind::Haproxy).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn caddy_lets_only_the_holder_through() {
-    lets_only_the_holder_through(Kind::Caddy).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn traefik_lets_only_the_holder_through() {
-    lets_only_the_holder_through(Kind::Traefik).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn envoy_lets_only_the_holder_through() {
-    lets_only_the_holder_through(Kind::Envoy).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_shows_a_key_of_its_own_where_the_gateway_has_keys() {
-    for kind in [Kind::Nginx, Kind::Haproxy, Kind::Caddy, Kind::Traefik, Kind::Envoy] {
-        shows_its_own_key(kind).await;
-    }
 }

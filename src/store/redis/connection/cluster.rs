@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -28,7 +29,6 @@ use crate::store::redis::scripts::keys::SLOTS;
 const MAP_PERIOD: Duration = Duration::from_secs(1);
 /// The shortest time between two questions.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-
 /// How long a server that was silent at the start is waited for, beside the look at another one.
 const SEEDS_WITHIN: Duration = Duration::from_millis(250);
 
@@ -257,23 +257,7 @@ impl Shared {
             let node = nodes[asked % nodes.len()].clone();
             let answer = match &known {
                 None => self.begin(&doubted, &mut seeds).await,
-                Some(known) => {
-                    // Those that were silent at the start may know that it is the wrong cluster.
-                    if let Some(seed) = seeds.next_unheard() {
-                        let mut own = None;
-                        let asking = SlotLayout::ask(&self.address, &seed, &mut own);
-                        if let Ok(answer) = timeout(SEEDS_WITHIN, asking).await {
-                            seeds.places_elsewhere(&seed, &answer, known);
-                        }
-                    }
-                    let asking = SlotLayout::ask(&self.address, &node, &mut connection);
-                    let answer = timeout(self.reply_timeout, asking).await;
-                    let answer = answer.unwrap_or_else(|_| Err("it does not answer".to_owned()));
-                    match seeds.places_elsewhere(&node, &answer, known) {
-                        true => Err("it is in another cluster".to_owned()),
-                        false => answer,
-                    }
-                }
+                Some(known) => self.look_again(&node, known, &mut seeds, &mut connection).await,
             };
             if let Some(reason) = seeds.disagreement() {
                 tracing::warn!(reason, "the cluster cannot be used: requests are refused until it can be");
@@ -316,6 +300,30 @@ impl Shared {
         }
         *seeds = Seeds::of(&self.address, inside);
         Ok(layout)
+    }
+
+    /// What this server says now. One that was silent at the start is asked too: it may know that it is the wrong cluster.
+    async fn look_again(
+        &self,
+        node: &Node,
+        known: &SlotLayout,
+        seeds: &mut Seeds,
+        connection: &mut Option<MultiplexedConnection>,
+    ) -> Result<SlotLayout, String> {
+        if let Some(seed) = seeds.next_unheard() {
+            let mut own = None;
+            let asking = SlotLayout::ask(&self.address, &seed, &mut own);
+            if let Ok(answer) = timeout(SEEDS_WITHIN, asking).await {
+                seeds.places_elsewhere(&seed, &answer, known);
+            }
+        }
+        let asking = SlotLayout::ask(&self.address, node, connection);
+        let answer = timeout(self.reply_timeout, asking).await;
+        let answer = answer.unwrap_or_else(|_| Err("it does not answer".to_owned()));
+        match seeds.places_elsewhere(node, &answer, known) {
+            true => Err("it is in another cluster".to_owned()),
+            false => answer,
+        }
     }
 
     /// Whom to ask: those that were named, and those that the address names.

@@ -73,14 +73,14 @@ impl ServerMonitor {
                 None => tracing::info!(address, "this Redis grants locks again"),
             }
         }
-        for warning in look.warnings.iter().filter(|warning| !is_in(&known.warnings, warning)) {
+        let warnings: Vec<_> = look.warnings.iter().chain(&look.too_few_replicas).cloned().collect();
+        for warning in warnings.iter().filter(|warning| !is_in(&known.warnings, warning)) {
             tracing::warn!(address, "{warning}");
         }
-        for warning in known.warnings.iter().filter(|warning| !is_in(&look.warnings, warning)) {
+        for warning in known.warnings.iter().filter(|warning| !is_in(&warnings, warning)) {
             tracing::info!(address, "no longer: {warning}");
         }
         known.config = look.config.clone();
-        (known.unready, known.refusals) = (unready, refusals);
-        known.warnings.clone_from(&look.warnings);
+        (known.unready, known.refusals, known.warnings) = (unready, refusals, warnings);
     }
 }

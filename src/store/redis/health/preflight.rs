@@ -47,6 +47,8 @@ pub(crate) struct Look {
     pub(crate) room: RoomState,
     pub(crate) refusals: Vec<ServerRefusal>,
     pub(crate) warnings: Vec<String>,
+    /// That no lock is granted, as too few replicas are connected.
+    pub(crate) too_few_replicas: Option<String>,
 }
 
 impl Look {
@@ -176,7 +178,18 @@ impl Preflight {
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
         let room = RoomState::of(&profile, self.once_memory, permissions.may_keep_records);
         let Permissions { may_list, loading, .. } = permissions;
-        Look { profile, config, accepts_replica, may_list, loading, room, refusals, warnings }
+        let too_few_replicas = profile.too_few_replicas(self.replicas_ack);
+        Look {
+            profile,
+            config,
+            accepts_replica,
+            may_list,
+            loading,
+            room,
+            refusals,
+            warnings,
+            too_few_replicas,
+        }
     }
 
     /// Whether the servers are those of a quorum.
@@ -214,17 +227,6 @@ impl Preflight {
             find(Risk::MissingPermission, reason);
         }
         found
-    }
-
-    /// That no lock is granted, since fewer replicas are connected than must acknowledge it. What is held is renewed and released, so
-    /// it does not speak against a server either.
-    pub(crate) fn too_few_replicas(&self, profile: &Profile) -> Option<String> {
-        let (replicas, needed) = (profile.replicas, self.replicas_ack);
-        (replicas < u64::from(needed)).then(|| {
-            format!(
-                "{replicas} replicas are connected, and --replicas-ack asks for {needed}: no lock is granted"
-            )
-        })
     }
 
     /// What does not speak against a server, and is good to know.
@@ -266,9 +268,6 @@ impl Preflight {
                 "min-replicas-to-write is 0: a primary that is cut off goes on granting locks that its successor \
                  grants too (I3), and its fencing tokens may go above its successor's (I2)",
             );
-        }
-        if let Some(few) = self.too_few_replicas(profile) {
-            warn(&few);
         }
         if self.is_named() && profile.is_cluster_node {
             warn("this server is a node of a cluster: write redis+cluster://");

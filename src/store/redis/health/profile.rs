@@ -93,6 +93,17 @@ impl Profile {
         is_full.or_else(|| self.refused_write.clone())
     }
 
+    /// That fewer replicas are connected than must acknowledge a lock. What is held is renewed and released, so it does not speak
+    /// against a server.
+    pub(crate) fn too_few_replicas(&self, needed: u32) -> Option<String> {
+        let replicas = self.replicas;
+        (replicas < u64::from(needed)).then(|| {
+            format!(
+                "{replicas} replicas are connected, and --replicas-ack asks for {needed}: no lock is granted"
+            )
+        })
+    }
+
     /// Whether it refuses whatever takes more memory, and so every new lock.
     pub(crate) fn is_full(&self) -> bool {
         self.max_memory > 0 && !self.evicts() && self.used_memory > self.max_memory
