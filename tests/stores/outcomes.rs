@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use kit::{Answer, Client, Gateway, PATIENCE, eventually, fresh_token};
 use state::{Server, State, leaves};
 
-mod commands;
+pub mod commands;
 mod state;
 
 /// What `--store-timeout` is unless it is given, and how much later an answer may be seen on a busy machine.

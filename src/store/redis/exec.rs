@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, FromRedisValue, Value};
+use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
@@ -71,18 +71,11 @@ impl RedisStore {
         deadline: Instant,
         add_args: impl Fn(&Link, &mut Cmd),
     ) -> Result<(T, Arc<Link>), StoreError> {
-        let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
-        loop {
-            let TryAt { link, is_asking, permit } = tries.next().await?;
-            let mut connection = link.connection.clone();
-            let add_args = |call: &mut Cmd| add_args(&link, call);
-            let call = script.run(&mut connection, is_asking, keys, add_args);
-            let answer = timeout_at(deadline, call).await;
-            drop(permit);
-            if let Some(reply) = tries.settle(answer, &link).await? {
-                return Ok((reply, link));
-            }
-        }
+        let add_args = &add_args;
+        self.step(bucket, grants, deadline, |link, is_asking| async move {
+            script.run(&mut link.connection.clone(), is_asking, keys, |call| add_args(&link, call)).await
+        })
+        .await
     }
 
     /// Runs a script for one operation of a call, until it is known what became of it: with all others that are ready, where it may
@@ -96,21 +89,33 @@ impl RedisStore {
         batcher: Option<&Arc<Batcher<P>>>,
         deadline: Instant,
     ) -> Result<(T, Arc<Link>), StoreError> {
+        self.step(bucket, grants, deadline, |link, is_asking| async move {
+            let shared = match batcher.filter(|_| self.keys.share_a_slot()) {
+                Some(batcher) => Some(batcher.send(&link, operation).await?),
+                None => None,
+            };
+            let reply = match shared.filter(|reply| !is_to_be_asked_alone(reply)) {
+                Some(reply) => reply,
+                None => call(&link, &[&**operation], is_asking).await?,
+            };
+            Ok(T::from_redis_value(reply)?)
+        })
+        .await
+    }
+
+    /// Asks in a bucket, until it is known what became of it. It is repeated only if it certainly did not happen. Also returns the
+    /// link over which the answer came.
+    pub(super) async fn step<T, F: Future<Output = RedisResult<T>>>(
+        &self,
+        bucket: Bucket,
+        grants: bool,
+        deadline: Instant,
+        ask: impl Fn(Arc<Link>, bool) -> F,
+    ) -> Result<(T, Arc<Link>), StoreError> {
         let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
         loop {
             let TryAt { link, is_asking, permit } = tries.next().await?;
-            let call = async {
-                let shared = match batcher.filter(|_| self.keys.share_a_slot()) {
-                    Some(batcher) => Some(batcher.send(&link, operation).await?),
-                    None => None,
-                };
-                let reply = match shared.filter(|reply| !is_to_be_asked_alone(reply)) {
-                    Some(reply) => reply,
-                    None => call(&link, &[&**operation], is_asking).await?,
-                };
-                Ok(T::from_redis_value(reply)?)
-            };
-            let answer = timeout_at(deadline, call).await;
+            let answer = timeout_at(deadline, ask(link.clone(), is_asking)).await;
             drop(permit);
             if let Some(reply) = tries.settle(answer, &link).await? {
                 return Ok((reply, link));

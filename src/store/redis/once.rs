@@ -6,24 +6,25 @@ use std::sync::Arc;
 use redis::Cmd;
 use tokio::time::{Instant, timeout_at};
 
-use self::record::RecordReply;
+use self::record::{RecordReply, SeenRecord};
 use super::RedisStore;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
 use super::fast_path::records::{BeginOperation, StoreOperation, flag, memory_ms};
 use super::listing::PageKind;
 use super::scripts::keys::KeySpace;
-use super::scripts::{Script, scripts, unexpected, unreadable};
+use super::scripts::{Script, scripts, send, unexpected, unreadable};
 use crate::clock::whole_ms;
 use crate::lock::{FencingToken, Hex, Lease, LockKey};
 use crate::once::{
-    Begun, BrokenRecord, GivenUp, Place, RecordPage, RecordView, RenewedWork, Storing, WorkStatus,
+    Begun, BrokenRecord, GivenUp, Place, RecordPage, RecordView, RenewedWork, Stored, Storing, WorkStatus,
 };
 use crate::store::{
     Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult, Tombstone,
     UndoBegin,
 };
 
+mod aside;
 mod record;
 
 scripts! {
@@ -34,6 +35,11 @@ scripts! {
     LOOK: record, "scripts/once/look.lua";
     ACK: record, "scripts/once/ack.lua";
 }
+
+/// Why a result was not stored that Redis had taken a moment before.
+const LOST_ASIDE: &str = "Redis dropped the result before it could be stored";
+/// Why there is no result where there was one a moment before.
+const OVER_MEANWHILE: &str = "the result was forgotten or replaced while it was read";
 
 /// What the scripts say of a value that none of them wrote. They have left it as it was.
 const NOT_OURS: i64 = 9;
@@ -94,6 +100,7 @@ impl RedisStore {
             6 => Ok(Begun::TokenReleased),
             7 => Ok(Begun::AttemptVoided),
             8 => Ok(Begun::NearlyFull),
+            10 => self.long_result(key, &reply, deadline).await.map(Begun::Done),
             outcome => Err(unknown("begin", outcome, key)),
         }
     }
@@ -118,8 +125,14 @@ impl RedisStore {
         });
         let bucket = self.keys.bucket_of(key);
         let batcher = store.may_share().then_some(&self.fast_path.stores);
-        let (reply, link): (RecordReply, _) =
-            self.run_batched(bucket, false, &store, batcher, deadline).await?;
+        let (reply, link): (RecordReply, _) = match store.may_share() || !self.keys.share_a_slot() {
+            true => self.run_batched(bucket, false, &store, batcher, deadline).await?,
+            false => {
+                let (store, aside) = (&store, &self.keys.aside(key));
+                let ask = |link, _| aside::store(link, store, aside, deadline);
+                self.step(bucket, false, deadline, ask).await?
+            }
+        };
         match reply.outcome {
             0 => {
                 let (Some(fencing_token), Some(kept_ms), Some(is_late)) =
@@ -136,6 +149,7 @@ impl RedisStore {
             }
             1 => Ok(Storing::Differs),
             5 => Ok(Storing::NearlyFull),
+            6 => Err(StoreError::Unavailable(LOST_ASIDE.to_owned())),
             outcome => reply.not_worker().map(Storing::Refused).ok_or_else(|| unknown("store", outcome, key)),
         }
     }
@@ -247,6 +261,30 @@ impl RedisStore {
         let (mut records, next) = self.page_of::<Records>(request.into(), deadline).await?;
         records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Ok(RecordPage { records, next })
+    }
+
+    /// The result of a record of which a script told all but that: the number of its grant, its age, and what is left of it.
+    async fn long_result(
+        &self,
+        key: &LockKey,
+        told: &RecordReply,
+        deadline: Instant,
+    ) -> Result<Stored, StoreError> {
+        let record = &self.keys.once(key);
+        let read = self.step(self.keys.bucket_of(key), false, deadline, |link, is_asking| async move {
+            let get = redis::cmd("GET").arg(record).take();
+            send(&mut link.connection.clone(), is_asking, get).await
+        });
+        let text: Vec<u8> = match read.await {
+            Ok((text, _)) => text,
+            // Only reading was asked for.
+            Err(StoreError::Unknown(reason)) => return Err(StoreError::Unavailable(reason)),
+            Err(error) => return Err(error),
+        };
+        let (age_ms, left_ms) = (told.length(0).unwrap_or(0), told.length(1).unwrap_or(0));
+        let stored = SeenRecord::read(text, age_ms, left_ms, None).and_then(SeenRecord::stored);
+        let is_told_of = |stored: &Stored| told.number() == Some(stored.fencing_token);
+        stored.filter(is_told_of).ok_or_else(|| StoreError::Unavailable(OVER_MEANWHILE.to_owned()))
     }
 
     /// Runs a script on a record, and on the token's tombstone if it touches one.

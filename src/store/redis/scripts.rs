@@ -93,18 +93,10 @@ impl Script {
         keys: &[&[u8]],
         add_args: impl Fn(&mut Cmd),
     ) -> RedisResult<T> {
-        let mut send = async |call: Cmd| {
-            if !is_asking {
-                return call.query_async(connection).await;
+        match send(connection, is_asking, self.by_hash(keys, &add_args)).await {
+            Err(error) if error.kind() == NO_SCRIPT => {
+                send(connection, is_asking, self.by_text(keys, &add_args)).await
             }
-            let mut calls = redis::pipe();
-            calls.cmd("ASKING").add_command(call);
-            let mut replies = connection.req_packed_commands(&calls, 1, 1).await?;
-            T::from_redis_value(replies.pop().unwrap_or(Value::Nil).extract_error()?)
-                .map_err(RedisError::from)
-        };
-        match send(self.by_hash(keys, &add_args)).await {
-            Err(error) if error.kind() == NO_SCRIPT => send(self.by_text(keys, &add_args)).await,
             reply => reply,
         }
     }
@@ -116,6 +108,21 @@ impl Script {
     pub(crate) fn by_text(&self, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {
         call("EVAL", self.code, keys, add_args)
     }
+}
+
+/// Sends a command. `is_asking` says that another node of a cluster has pointed to this one for this once.
+pub(crate) async fn send<T: FromRedisValue>(
+    connection: &mut MultiplexedConnection,
+    is_asking: bool,
+    command: Cmd,
+) -> RedisResult<T> {
+    if !is_asking {
+        return command.query_async(connection).await;
+    }
+    let mut calls = redis::pipe();
+    calls.cmd("ASKING").add_command(command);
+    let mut replies = connection.req_packed_commands(&calls, 1, 1).await?;
+    T::from_redis_value(replies.pop().unwrap_or(Value::Nil).extract_error()?).map_err(RedisError::from)
 }
 
 fn call(command: &str, script: &str, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)) -> Cmd {

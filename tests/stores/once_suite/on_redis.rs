@@ -8,6 +8,7 @@ use kit::{RedisServer, eventually};
 use super::*;
 
 mod full;
+mod long;
 mod migrating;
 mod replicas;
 

@@ -8,14 +8,14 @@ use tokio::time::timeout;
 use kit::{Client, Gateway, PATIENCE, RedisServer, fresh_token};
 
 /// Hears what clients send to a server.
-struct Spy {
+pub struct Spy {
     lines: Lines<BufReader<OwnedReadHalf>>,
     /// Without it the server's side would be closed.
     _open: tokio::net::tcp::OwnedWriteHalf,
 }
 
 impl Spy {
-    async fn on(redis: &RedisServer) -> Self {
+    pub async fn on(redis: &RedisServer) -> Self {
         let (read, mut write) = TcpStream::connect(("127.0.0.1", redis.port())).await.unwrap().into_split();
         write.write_all(b"MONITOR\r\n").await.unwrap();
         let mut spy = Self { lines: BufReader::new(read).lines(), _open: write };
@@ -27,8 +27,14 @@ impl Spy {
         timeout(PATIENCE, self.lines.next_line()).await.expect("MONITOR is silent").unwrap().unwrap()
     }
 
-    /// The commands that were sent since the last call, in words, but for those of scripts.
-    async fn heard(&mut self, redis: &RedisServer) -> Vec<Vec<String>> {
+    /// The commands that clients sent since the last call, in words.
+    pub async fn heard(&mut self, redis: &RedisServer) -> Vec<Vec<String>> {
+        let all = self.heard_all(redis).await.into_iter();
+        all.filter_map(|(is_of_script, words)| (!is_of_script).then_some(words)).collect()
+    }
+
+    /// The same with those of scripts, which are marked.
+    pub async fn heard_all(&mut self, redis: &RedisServer) -> Vec<(bool, Vec<String>)> {
         let marker = fresh_token();
         let _: String = redis.command(&["ECHO", &marker]).await;
         let mut heard = Vec::new();
@@ -39,10 +45,8 @@ impl Spy {
             }
             // The time, the database and the client stand before the words, each of which is in quotes.
             let (head, words) = line.split_once("] ").unwrap();
-            if !head.ends_with("lua") {
-                let words = words.trim_matches('"').split("\" \"");
-                heard.push(words.map(str::to_owned).collect::<Vec<_>>());
-            }
+            let words = words.trim_matches('"').split("\" \"").map(str::to_owned);
+            heard.push((head.ends_with("lua"), words.collect()));
         }
     }
 }

@@ -222,8 +222,19 @@ mod tests {
         }
         // These are no reason to refuse: without channels waiting is slower, a configuration, a list and what another user may
         // do are only a help, and locks need no records.
-        let optional =
-            ["ACL", "CONFIG", "GETRANGE", "PUBLISH", "SCAN", "SPUBLISH", "STRLEN", "SUBSCRIBE", "SSUBSCRIBE"];
+        let optional = [
+            "ACL",
+            "CONFIG",
+            "GETRANGE",
+            "PUBLISH",
+            "RENAME",
+            "SCAN",
+            "SETRANGE",
+            "SPUBLISH",
+            "STRLEN",
+            "SUBSCRIBE",
+            "SSUBSCRIBE",
+        ];
         // Sentinels have users of their own.
         let elsewhere = ["SENTINEL"];
         for name in optional.iter().chain(&elsewhere) {

@@ -107,7 +107,7 @@ struct Done {
 
 impl SeenRecord {
     /// `ms` is what is left of the lease; or the age of the result. What they look like stands in `record.lua`.
-    fn read(text: Vec<u8>, ms: u64, life_ms: u64, bytes: Option<u64>) -> Option<Self> {
+    pub(super) fn read(text: Vec<u8>, ms: u64, life_ms: u64, bytes: Option<u64>) -> Option<Self> {
         let text = Bytes::from(text);
         let mut lines = text.splitn(3, |byte| *byte == b'\n');
         let (header, content_type, body) = (lines.next()?, lines.next(), lines.next());
@@ -144,7 +144,7 @@ impl SeenRecord {
         let lease = Lease {
             fencing_token,
             left_ms: if is_done { 0 } else { ms },
-            note: Note::from_stored(fields.next()?)?,
+            note: Note::from_stored(fields.next()?.trim_end_matches('\t'))?,
             is_released: token == TokenHash::NOBODY,
             slot: None,
         };

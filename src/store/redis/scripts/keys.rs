@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crc::{CRC_16_XMODEM, Crc};
 use sha2::{Digest, Sha256};
 
-use crate::lock::{Hex, LockKey, TokenHash};
+use crate::lock::{Attempt, Hex, LockKey, TokenHash};
 use crate::store::Bucket;
 use crate::store::redis::address::Layout;
 
@@ -97,6 +97,11 @@ impl KeySpace {
     /// Where a record stands.
     pub(crate) fn once(&self, key: &LockKey) -> String {
         self.name_of(self.bucket_of(key), key, NameKind::Record.as_str())
+    }
+
+    /// Where a long result is put aside, until it is moved to its record: another place each time.
+    pub(crate) fn aside(&self, key: &LockKey) -> String {
+        format!("{}:{}", self.name_in(self.bucket_of(key), "aside"), Attempt::generate())
     }
 
     /// Which tokens have a ticket for a lock.

@@ -58,6 +58,7 @@ const TEXTS: &[&str] = &[
     "attempt",
     "before",
     "digits",
+    "done",
     "earlier_digits",
     "end_of_line",
     "fingerprint",

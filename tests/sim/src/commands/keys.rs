@@ -15,6 +15,16 @@ pub(super) fn exists(state: &mut State, call: &Call) -> Reply {
     Reply::Int(call.words[1..].iter().filter(is_there).count() as i64)
 }
 
+pub(super) fn rename(state: &mut State, call: &Call) -> Reply {
+    let Some(entry) = state.keyspace.get(call.key(), state.now_ms).cloned() else {
+        return Reply::error("ERR no such key");
+    };
+    let now_ms = state.now_ms;
+    state.keyspace.remove(call.key(), now_ms);
+    state.keyspace.put(&call.words[2], entry);
+    Reply::OK
+}
+
 pub(super) fn type_of(state: &mut State, call: &Call) -> Reply {
     let entry = state.keyspace.get(call.key(), state.now_ms);
     Reply::status(entry.map_or("none", |entry| entry.data.type_name()))

@@ -5,6 +5,9 @@ use crate::data::{Data, Entry};
 use crate::reply::Reply;
 use crate::state::State;
 
+/// The longest text, unless Redis is told otherwise.
+const MOST_TEXT_BYTES: usize = 512 << 20;
+
 pub(super) fn get(state: &mut State, call: &Call) -> Reply {
     match state.keyspace.get(call.key(), state.now_ms).map(|entry| &entry.data) {
         Some(Data::Text(text)) => Reply::Bulk(text.clone()),
@@ -33,6 +36,29 @@ fn part_of_text(state: &mut State, call: &Call) -> Result<Reply, Reply> {
 
 pub(super) fn strlen(state: &mut State, call: &Call) -> Reply {
     either(text_of(state, call).map(|text| Reply::Int(text.len() as i64)))
+}
+
+/// Writes over a part of a text, from a byte on. Bytes that it lacks before are zeros.
+pub(super) fn setrange(state: &mut State, call: &Call) -> Reply {
+    either(write_over(state, call))
+}
+
+fn write_over(state: &mut State, call: &Call) -> Result<Reply, Reply> {
+    let (from, part) = (integer(&call.words[2])?, &call.words[3]);
+    let from = usize::try_from(from).map_err(|_| Reply::error("ERR offset is out of range"))?;
+    let mut text = text_of(state, call)?.to_vec();
+    if part.is_empty() {
+        return Ok(Reply::Int(text.len() as i64));
+    }
+    let end = from.checked_add(part.len()).filter(|end| *end <= MOST_TEXT_BYTES);
+    let end =
+        end.ok_or_else(|| Reply::error("ERR string exceeds maximum allowed size (proto-max-bulk-len)"))?;
+    text.resize(text.len().max(end), 0);
+    text[from..end].copy_from_slice(part);
+    let length = text.len() as i64;
+    let ends_ms = state.keyspace.get(call.key(), state.now_ms).and_then(|entry| entry.ends_ms);
+    state.keyspace.put(call.key(), Entry { data: Data::Text(text), ends_ms });
+    Ok(Reply::Int(length))
 }
 
 /// The text of a key; an empty one where there is none.

@@ -6,13 +6,17 @@
 --                              number of the grant, or empty   short: stored also on a server that is full
 --                              keep, ms, or empty                long: stored where there is room · no: a long one, and no room
 --                              status, or a dash
+-- and behind a single one, where its result was put aside (aside.rs): there. Then the result's place says how long that text is.
 --
 -- Returns { 0, number, ms for which it is kept, 1 if the lease was over } stored, now or before · { 1 } another result is stored
---   { 2 } not begun, { 3, number } superseded, { 4, number } superseded, and done · { 5 } no room · { 9 } not ours
+--   { 2 } not begun, { 3, number } superseded, { 4, number } superseded, and done · { 5 } no room
+--   { 6 } what was put aside is gone · { 9 } not ours
 
 local NOW = whole(NOW_MS)
+local COUNT = #ARGV / 6
+local ASIDE = KEYS[COUNT + 1]
 
-return each(#KEYS, function(i)
+local reply = each(COUNT, function(i)
   local RECORD = KEYS[i]
   local token, number, keep_ms, status, result, room = unpack(ARGV, 6 * i - 5, 6 * i)
   local start = start_of(RECORD)
@@ -29,8 +33,8 @@ return each(#KEYS, function(i)
     local outcome, others = refusal(record, token, number)
     if outcome then return { outcome, others } end
     -- It is done, by this worker.
-    local stored = string.match(redis.call('GET', RECORD), '^[^\n]*\n(.*)$')
-    if record.status ~= status or stored ~= result then return { 1 } end
+    local function told(key) return string.match(redis.call('GET', key) or '', '^[^\n]*\n(.*)$') end
+    if record.status ~= status or told(RECORD) ~= (ASIDE and told(ASIDE) or result) then return { 1 } end
     local is_late = record.at_ms >= tonumber(record.keep)
     return { 0, record.digits, math.max(redis.call('PTTL', RECORD), 0), is_late and 1 or 0 }
   end
@@ -38,7 +42,16 @@ return each(#KEYS, function(i)
   if room == 'no' then return { 5 } end
   local keep = keep_ms ~= '' and keep_ms or worker_keep
   local done = 'd' .. token .. ' - ' .. digits .. ' ' .. NOW .. ' ' .. earlier_digits .. ' ' .. at_digits .. ' ' .. known .. ' '
-    .. status .. ' ' .. owner .. '\n' .. result
+    .. status .. ' ' .. owner
+  if ASIDE then
+    if redis.call('STRLEN', ASIDE) ~= tonumber(result) then return { 6 } end
+    -- A server that is out of memory allows PEXPIRE always, and SETRANGE to a script that has written already.
+    redis.call('PEXPIRE', ASIDE, keep)
+    redis.call('SETRANGE', ASIDE, 0, done)
+    redis.call('RENAME', ASIDE, RECORD)
+    return { 0, digits, tonumber(keep), tonumber(at_digits) > NOW_MS and 0 or 1 }
+  end
+  done = done .. '\n' .. result
   local answer = redis.pcall('SET', RECORD, done, 'PX', keep)
   if answer.err and room == 'short' then
     -- A server that is out of memory allows SET only to a script that has written already, and PEXPIRE always.
@@ -51,3 +64,5 @@ return each(#KEYS, function(i)
   end
   return { 0, digits, tonumber(keep), tonumber(at_digits) > NOW_MS and 0 or 1 }
 end)
+if ASIDE then redis.call('DEL', ASIDE) end
+return reply

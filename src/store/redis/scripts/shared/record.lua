@@ -3,7 +3,7 @@
 -- A record is a string with a TTL, and begins with a line:
 --   `w<token hash> <attempt> <number> <end of lease> <earlier> <keep> <fingerprint> <number before> <owner>`   not done
 --   `d<token hash> - <number> <time of storing> <earlier> <end of lease> <fingerprint> <number before> <status> <owner>`   done;
---     behind it come a line with the media type, which may be empty, and the result
+--     behind it come a line with the media type, which may be empty, and the result. Tabs may stand behind the owner, who has none.
 -- Times are in ms by the server's clock. A pinned grant has a dash for its attempt, so that nothing takes it back. There is a
 -- dash also for a fingerprint or a status that was not said, and a 0 for a number that is not known. Nobody's place has zeros
 -- for its token hash, and its lease is over.
@@ -29,7 +29,7 @@ local function record_in(text)
   local head = kind == 'd' and string.match(text, '^[^\n]*\n[^\n]*\n') or kind == 'w' and text
   if not head then return {} end
   local status
-  if kind == 'd' then status, owner = string.match(owner, '^(%S+) (.*)$') end
+  if kind == 'd' then status, owner = string.match(owner, '^(%S+) ([^\t]*)') end
   return {
     kind = kind, token = token, attempt = attempt, digits = digits, at_ms = tonumber(at_digits), earlier = tonumber(earlier_digits),
     keep = keep, fingerprint = fingerprint, before = before, status = status, owner = owner, head = head,
