@@ -74,6 +74,8 @@ pub enum Acquired<T> {
     AttemptVoided,
     /// The token holds the lock beside others, up to so many, and asks for fewer. Its grant stays as it is.
     HeldOtherwise(Slots),
+    /// A connection of the token was granted the lock while this request waited, and keeps it.
+    TakenOver,
     /// The token does not hold the lock.
     NotTaken(T),
 }
@@ -93,6 +95,7 @@ impl<T> Acquired<T> {
             Self::TokenReleased => Acquired::TokenReleased,
             Self::AttemptVoided => Acquired::AttemptVoided,
             Self::HeldOtherwise(slots) => Acquired::HeldOtherwise(slots),
+            Self::TakenOver => Acquired::TakenOver,
             Self::NotTaken(told) => return Err(told),
         })
     }

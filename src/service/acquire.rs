@@ -71,7 +71,7 @@ impl LockService {
             asked_by.iter().for_each(|hash| self.ledger.lost(&key, hash));
         }
         match &acquisition.outcome {
-            Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, _) => {
+            Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, ..) => {
                 self.ledger.holds(&key, acquisition.token.hash(), lease, &account, room);
             }
             // It gets no lock in any case, so it does not matter whether its token was released before.
@@ -214,7 +214,7 @@ impl LockService {
                 if !attempt.is_of_connection() {
                     self.watch.tell(&request.key, || Doing::Renewed(lease.clone()));
                 }
-                Ok(Outcome::AlreadyHeld(lease, attempt))
+                Ok(Outcome::AlreadyHeld(lease, attempt, sent_at))
             }
             // Its client was told before that it holds the lock, or may have been: nothing can be rolled back.
             Acquired::NotReplicated { is_new: false, reason } => {
@@ -233,6 +233,11 @@ impl LockService {
             Acquired::HeldOtherwise(slots) => {
                 guard.disarm();
                 Ok(Outcome::NotTaken(NotAcquired::HeldOtherwise(slots)))
+            }
+            Acquired::TakenOver => {
+                guard.disarm();
+                let reason = "a later request of the same token holds the lock for its connection";
+                Err(StoreError::Unknown(reason.to_owned()))
             }
             Acquired::NotTaken(why) => {
                 guard.disarm();

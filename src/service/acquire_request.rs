@@ -67,8 +67,8 @@ pub enum Outcome {
     /// A new lease. The code that hands it to the client disarms the guard. If the guard is dropped before, it rolls
     /// the grant back.
     Granted(Lease, GrantGuard),
-    /// The token held the lock already, as this attempt found.
-    AlreadyHeld(Lease, Attempt),
+    /// The token held the lock already, as this attempt found; and when it asked, on the clock of `boottime`.
+    AlreadyHeld(Lease, Attempt, Duration),
     /// The token does not hold the lock.
     NotTaken(NotAcquired),
 }

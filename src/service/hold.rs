@@ -112,7 +112,7 @@ enum Sent {
     Renewed(Known),
     Lost(Loss),
     /// With the guard that rolls the grant back if the client is never told.
-    HandedOver(Lease, GrantGuard),
+    HandedOver(Known, GrantGuard),
 }
 
 /// Boxed: a channel has room for 32 at once, and most of it stays empty.
@@ -197,23 +197,22 @@ impl LockService {
     ) -> Result<Kept, StoreError> {
         let (key, ttl) = (request.key.clone(), request.ttl);
         let max_hold = request.terms.max_hold.unwrap_or(Terms::LONGEST_MAX_HOLD);
-        let asked_at = boottime();
         let attempt = Attempt::for_connection();
         let Acquisition { token, outcome } = self.acquire_by(attempt, made, request).await?;
         let answered_at = boottime();
         let most_until = answered_at + max_hold;
-        let (lease, attempt, guard, is_claim) = match outcome {
-            Outcome::Granted(lease, guard) => (lease, guard.attempt(), guard, false),
-            Outcome::AlreadyHeld(lease, attempt) => {
+        let (lease, attempt, guard, claimed_at) = match outcome {
+            Outcome::Granted(lease, guard) => (lease, guard.attempt(), guard, None),
+            Outcome::AlreadyHeld(lease, attempt, asked_at) => {
                 let claim = attempt.claim();
                 let (of, ticket) = (GrantOf::Lock, TicketAfter::Removed);
                 let guard = self.cleaner.guard_attempt(of, &key, token.hash(), claim, ttl, ticket);
-                (lease, Some(claim), guard, true)
+                (lease, Some(claim), guard, Some(asked_at))
             }
             Outcome::NotTaken(why) => return Ok(Kept::NotHeld(token, why)),
         };
-        let told_until =
-            is_claim.then(|| answered_at + (answered_at - asked_at) + Duration::from_millis(lease.left_ms));
+        let left = Duration::from_millis(lease.left_ms);
+        let told_until = claimed_at.map(|asked_at| answered_at + (answered_at - asked_at) + left);
         // A guard that is armed has an attempt.
         let Some(attempt) = attempt else {
             return Err(StoreError::Unknown("the gateway does not know the lock any more".into()));
@@ -237,7 +236,7 @@ impl LockService {
             events: mpsc::channel(1).0,
             _permit: permit,
         });
-        if is_claim {
+        if claimed_at.is_some() {
             // Whatever becomes of it: what the token was told of before stays true.
             keeper.guard.is_held(lease, keeper.told_until);
             keeper.lengthen().await?;
@@ -276,10 +275,13 @@ impl Hold {
                         None => continue,
                     },
                     Sent::Lost(loss) => HoldEvent::Lost(loss),
-                    Sent::HandedOver(lease, guard) => {
-                        guard.disarm();
-                        HoldEvent::Lost(Loss::ShuttingDown(lease))
-                    }
+                    Sent::HandedOver(known, guard) => match known.now() {
+                        Some(lease) => {
+                            guard.disarm();
+                            HoldEvent::Lost(Loss::ShuttingDown(lease))
+                        }
+                        None => HoldEvent::Lost(Loss::Expired),
+                    },
                 },
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending => {

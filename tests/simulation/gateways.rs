@@ -140,7 +140,7 @@ impl Gateway {
                             share.place = place(lease.slot);
                             granted(&lease)
                         }
-                        Outcome::AlreadyHeld(lease, _) => {
+                        Outcome::AlreadyHeld(lease, ..) => {
                             share.place = place(lease.slot);
                             already_held(&lease)
                         }

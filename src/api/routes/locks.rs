@@ -75,7 +75,7 @@ pub(super) async fn acquire_lock(
                 None => track(answer, guard),
             })
         }
-        Outcome::AlreadyHeld(lease, _) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
+        Outcome::AlreadyHeld(lease, ..) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
         Outcome::NotTaken(why) => Err(not_taken(token, why)),
     }
 }

@@ -87,7 +87,7 @@ impl Keeper {
                     "a connection lost the lock that it held"
                 );
                 last_word.send(Box::new(match loss {
-                    Loss::ShuttingDown(lease) => Sent::HandedOver(lease, self.guard.take()),
+                    Loss::ShuttingDown(_) => Sent::HandedOver(self.known.clone(), self.guard.take()),
                     loss => Sent::Lost(loss),
                 }));
             }

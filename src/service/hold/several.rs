@@ -121,6 +121,10 @@ impl LockService {
         keys: &[LockKey],
         denied: Vec<Denial>,
     ) -> Several<Vec<Hold>> {
+        if let Some(key) = keys.first().filter(|_| self.wakeups.closing.is_cancelled()) {
+            let token = request.token.unwrap_or_else(LeaseToken::generate);
+            return Several::NotHeld(key.clone(), token, NotAcquired::ShuttingDown);
+        }
         self.take_all(request, keys).await.map(|keepers| {
             let holds = keepers.into_iter().zip(denied);
             Several::Held(holds.map(|(keeper, denied)| self.for_connection(keeper, denied)).collect())
@@ -238,7 +242,8 @@ impl LockService {
                 return Ok(refused);
             }
         }
-        keep(request).await
+        let wait = plan.ends_at.saturating_duration_since(Instant::now());
+        keep(AcquireRequest { wait, ..request }).await
     }
 
     /// Rolls back, the last one first. What cannot be rolled back at once is in the background.

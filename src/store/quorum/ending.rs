@@ -114,6 +114,7 @@ impl QuorumStore {
         };
         let (answer, overrides) = match word {
             Word::AsFound => (String::new(), "0"),
+            Word::Spread => (String::new(), "2"),
             Word::UnlessSaid(answer) => (code_of(answer).to_string(), "0"),
             Word::Agreed(answer) => (code_of(answer).to_string(), "1"),
         };
@@ -164,6 +165,8 @@ impl QuorumStore {
 pub(super) enum Word {
     /// What each of them finds.
     AsFound,
+    /// The same, for a release that was answered long ago: what was said lives no longer.
+    Spread,
     /// This, if they have answered nothing before.
     UnlessSaid(Released),
     /// This, even if they have answered something else before.

@@ -15,7 +15,7 @@ use super::scripts;
 use super::tally::{Tally, early, held_up_by_clocks, is_too_far_ahead, late, may_have_accepted_it};
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
-use crate::store::redis::scripts::terms as terms_args;
+use crate::store::redis::scripts::{flag, terms as terms_args};
 use crate::store::{LockRequest, Renew, Renewer, StoreError};
 
 /// The pause after a split vote: it doubles from the first to the last, with jitter.
@@ -35,6 +35,8 @@ pub(super) struct Proposal<'a> {
     pub(super) grants: bool,
     /// Where to tell that the lock is free, if a request waits here.
     pub(super) channel: Option<&'a str>,
+    /// Whether a connection that was granted the lock meanwhile keeps it.
+    pub(super) has_waited: bool,
 }
 
 /// What was proposed of a wish so far.
@@ -197,10 +199,13 @@ impl Bid<'_> {
                 let left_ms = lease.left_ms.saturating_sub(drift(ttl.as_ms()));
                 Ok(Acquired::Granted(Lease { left_ms, ..lease }))
             }
-            Tally::Own => {
+            Tally::Own | Tally::TakenOver => {
                 // Before servers are asked to renew the token's lock: they would renew what they have just accepted.
                 if self.may_be_accepted() {
                     self.give_up().await_answers().await;
+                }
+                if matches!(tally, Tally::TakenOver) {
+                    return Ok(Acquired::TakenOver);
                 }
                 self.store.pin(self.proposal.request, self.deadline).await.map(Acquired::AlreadyHeld)
             }
@@ -219,7 +224,7 @@ impl Bid<'_> {
                     self.give_up().in_background();
                 }
                 // The gateway that released it may not have reached most servers.
-                self.store.free(key, token, Word::AsFound, self.deadline).await?;
+                self.store.free(key, token, Word::Spread, self.deadline).await?;
                 Ok(Acquired::TokenReleased)
             }
             Tally::Voided => {
@@ -311,7 +316,7 @@ impl Bid<'_> {
     }
 
     fn call(&self) -> MemberCall {
-        let Proposal { request, supersedes, grants, channel } = &self.proposal;
+        let Proposal { request, supersedes, grants, channel, has_waited } = &self.proposal;
         let store = self.store;
         let LockRequest { key, token, attempt, ttl, note, terms } = *request;
         let mut args = vec![
@@ -324,9 +329,9 @@ impl Bid<'_> {
             channel.unwrap_or_default().to_owned(),
             supersedes.iter().map(|attempt| format!("{attempt} ")).collect(),
             store.mark_ttl.as_millis().to_string(),
-            if self.is_first { "1" } else { "0" }.to_owned(),
+            flag(self.is_first).to_owned(),
         ];
-        args.extend(terms_args(*terms));
+        args.extend(terms_args(*terms).into_iter().chain([flag(*has_waited).to_owned()]));
         let keys = store.keys_of(key, token);
         let until = Until::About(store.pollster.membership.since_boot(self.deadline));
         let mut call = store.call(&scripts::ACQUIRE, key, keys, args, until);

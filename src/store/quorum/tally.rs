@@ -28,6 +28,8 @@ pub(super) enum Tally {
     /// In an earlier try of the same attempt.
     GrantedBefore(Lease),
     Own,
+    /// It is the token's, by a connection of a later request.
+    TakenOver,
     Held(Lease),
     Released,
     Voided,
@@ -71,7 +73,7 @@ fn vote_of(reply: &ScriptReply) -> Option<Vote> {
     let high = |index| reply.field::<String>(index)?.parse().ok();
     Some(match reply.outcome {
         0 => Vote::Accepted(high(2)?),
-        1 => Vote::Own,
+        1 | 10 => Vote::Own,
         2 => Vote::Held(high(2)?),
         3 => Vote::Released,
         4 => Vote::Voided,
@@ -101,8 +103,10 @@ pub(super) fn early(answers: &[Option<MemberAnswer>], quorum: usize, blocking: u
     if let Some(lease) = locks_by(answers, 9).find_map(|held| held.by(quorum)) {
         return Some(Tally::GrantedBefore(lease));
     }
-    if locks_by(answers, 1).any(|held| held.count() >= quorum) {
-        return Some(Tally::Own);
+    if held_locks(answers, |reply| matches!(reply.outcome, 1 | 10)).iter().any(|held| held.count() >= quorum)
+    {
+        let is_taken_over = heard(answers).any(|reply| reply.outcome == 10);
+        return Some(if is_taken_over { Tally::TakenOver } else { Tally::Own });
     }
     if let Some(lease) = locks_by(answers, 2).find_map(|held| held.by(quorum)) {
         return Some(Tally::Held(lease));

@@ -21,15 +21,16 @@ struct Asking<'a> {
     lock: &'a LockRequest,
     supersedes: &'a [Attempt],
     waits: bool,
+    has_waited: bool,
 }
 
 impl<'a> Asking<'a> {
     fn at_once(lock: &'a LockRequest) -> Self {
-        Self { lock, supersedes: &[], waits: false }
+        Self { lock, supersedes: &[], waits: false, has_waited: false }
     }
 
     fn waiting(lock: &'a LockRequest) -> Self {
-        Self { waits: true, ..Self::at_once(lock) }
+        Self { waits: true, has_waited: true, ..Self::at_once(lock) }
     }
 }
 
@@ -61,19 +62,21 @@ impl QuorumStore {
             }
             Acquired::AttemptVoided => Confirmed::AttemptVoided,
             Acquired::HeldOtherwise(slots) => Confirmed::HeldOtherwise(slots),
+            // Only a request that has waited is told this.
+            Acquired::TakenOver => return Err(StoreError::Unknown("the lock was taken over".to_owned())),
             Acquired::NotTaken(refusal) => Confirmed::Refused(refusal),
         })
     }
 
     /// Takes a ticket of the wait queue, and looks whether it is this ticket's turn.
     pub(super) async fn enqueue(&self, request: &Enqueue, deadline: Instant) -> AnswerTo<Enqueue> {
-        let Enqueue { lock, ticket, supersedes, .. } = request;
+        let Enqueue { lock, ticket, supersedes, takes_over } = request;
         let LockRequest { key, token, attempt, .. } = lock;
         let joined = self.waiters.step(|state, now| {
             state.queues.prepare(key, token, supersedes, *attempt, now);
             state.queues.join(request, now)
         });
-        let asking = Asking { supersedes, ..Asking::waiting(lock) };
+        let asking = Asking { supersedes, has_waited: !takes_over, ..Asking::waiting(lock) };
         let answer = self.look_once_joined(asking, joined, deadline).await;
         if matches!(answer, Err(StoreError::Unavailable(_))) {
             // A request that is told that nothing happened must block no other.
@@ -232,8 +235,9 @@ impl QuorumStore {
         trying: Trying<'_>,
         deadline: Instant,
     ) -> Result<Acquired<Refusal>, StoreError> {
-        let Asking { lock: request, supersedes, .. } = asking;
-        let proposal = Proposal { request, supersedes, grants: true, channel: self.channel_for(asking) };
+        let Asking { lock: request, supersedes, has_waited, .. } = asking;
+        let channel = self.channel_for(asking);
+        let proposal = Proposal { request, supersedes, grants: true, channel, has_waited };
         let asked_at = boottime();
         let answer = self.propose(proposal, deadline).await?;
         trying.ends(|state, now| {
@@ -248,8 +252,9 @@ impl QuorumStore {
 
     /// Asks who holds the lock, and pins it if it is the token. Takes nothing.
     async fn ask(&self, asking: Asking<'_>, deadline: Instant) -> Result<Acquired<Refusal>, StoreError> {
-        let Asking { lock: request, supersedes, .. } = asking;
-        let proposal = Proposal { request, supersedes, grants: false, channel: self.channel_for(asking) };
+        let Asking { lock: request, supersedes, has_waited, .. } = asking;
+        let channel = self.channel_for(asking);
+        let proposal = Proposal { request, supersedes, grants: false, channel, has_waited };
         let asked_at = boottime();
         let answer = self.propose(proposal, deadline).await?;
         self.waiters.step(|state, now| {

@@ -80,7 +80,10 @@ impl WaitState {
     ) {
         let LockRequest { key, token, attempt, ttl, .. } = request;
         match answer {
-            Acquired::Granted(_) | Acquired::AlreadyHeld(_) | Acquired::NotReplicated { .. } => {
+            Acquired::Granted(_)
+            | Acquired::AlreadyHeld(_)
+            | Acquired::TakenOver
+            | Acquired::NotReplicated { .. } => {
                 self.queues.granted(key, token, *attempt, Some(ttl.as_duration()).into(), now);
                 self.note_held(key, ttl.as_duration(), now);
             }

@@ -148,6 +148,7 @@ impl Answered<'_> {
             3 => Ok(Acquired::TokenReleased),
             4 => Ok(Acquired::AttemptVoided),
             9 => slots_of(&self.reply, self.key).map(Acquired::HeldOtherwise),
+            10 => Ok(Acquired::TakenOver),
             _ => told(&self.reply, self.key).map(Acquired::NotTaken),
         }
     }

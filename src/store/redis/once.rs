@@ -10,10 +10,10 @@ use self::record::{RecordReply, SeenRecord};
 use super::RedisStore;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
-use super::fast_path::records::{BeginOperation, StoreOperation, flag, memory_ms};
+use super::fast_path::records::{BeginOperation, StoreOperation, memory_ms};
 use super::listing::PageKind;
 use super::scripts::keys::KeySpace;
-use super::scripts::{Script, scripts, send, unexpected, unreadable};
+use super::scripts::{Script, flag, scripts, send, unexpected, unreadable};
 use crate::clock::whole_ms;
 use crate::lock::{FencingToken, Hex, Lease, LockKey};
 use crate::once::{

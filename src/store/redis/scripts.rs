@@ -132,6 +132,11 @@ fn call(command: &str, script: &str, keys: &[&[u8]], add_args: impl Fn(&mut Cmd)
     call
 }
 
+/// How a script is told yes or no.
+pub(crate) fn flag(is_so: bool) -> &'static str {
+    if is_so { "1" } else { "0" }
+}
+
 /// The arguments by which the scripts are told of terms: both lengths in ms, each may be empty, and the slots.
 pub(crate) fn terms(terms: Terms) -> [String; 3] {
     let [most, least] = [terms.max_hold, terms.min_hold]

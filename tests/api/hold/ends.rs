@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Pair, SOON, hold, hold_with, is_free, on_each_pair};
-use kit::{Gateway, eventually, fresh_token};
+use kit::{Client, Gateway, eventually, fresh_token};
 
 on_each_pair!(
     max_hold_ends_a_hold_for_good,
@@ -14,6 +14,7 @@ on_each_pair!(
     a_lock_that_is_released_by_its_token_is_lost,
     a_lock_that_its_token_takes_out_of_the_connections_hands_stays_held,
     of_two_holds_with_one_token_the_later_one_goes_on,
+    of_two_that_wait_with_one_token_the_later_hold_is_granted_the_lock,
 );
 
 async fn max_hold_ends_a_hold_for_good(pair: Pair) {
@@ -102,6 +103,56 @@ async fn of_two_holds_with_one_token_the_later_one_goes_on(pair: Pair) {
             assert_eq!(second.next().await.unwrap().name, "renewed");
         }
         assert!(!is_free(&pair.there()).await);
+        drop(second);
+        eventually("the lock is free", async || is_free(&pair.there()).await).await;
+    }
+}
+
+/// The first one may be a client's that has gone.
+async fn of_two_that_wait_with_one_token_the_later_hold_is_granted_the_lock(pair: Pair) {
+    the_later_hold_is_granted_the_lock(&pair, &pair.here()).await;
+}
+
+/// On a quorum each gateway has a wait queue of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_that_wait_at_two_gateways_the_later_hold_is_granted_the_lock() {
+    let pair = Pair::redis().await;
+    the_later_hold_is_granted_the_lock(&pair, &pair.there()).await;
+}
+
+async fn the_later_hold_is_granted_the_lock(pair: &Pair, there: &Client) {
+    for is_hold in [true, false] {
+        let (holder, token) = (fresh_token(), fresh_token());
+        pair.here().put("/locks/k?ttl=1m").token(&holder).send().await.expect(201);
+        let waits_there = async || {
+            let metrics = there.get("/metrics").send().await.body;
+            let metrics = String::from_utf8_lossy(&metrics);
+            let line = metrics.lines().find_map(|line| line.strip_prefix("fencepost_waiters "));
+            line.unwrap().parse::<u64>().unwrap()
+        };
+        let waiters = async || {
+            let seen = pair.here().get("/locks/k").send().await.expect(200).json();
+            seen["waiters"].as_u64().unwrap()
+        };
+        let first = match is_hold {
+            true => pair.here().call("POST", "/hold?key=k&ttl=1500ms&wait=20s"),
+            false => pair.here().put("/locks/k?ttl=1500ms&wait=20s"),
+        };
+        let first = tokio::spawn(first.token(&token).send());
+        eventually("it waits", async || waiters().await == 1).await;
+        let (before, other) = (waits_there().await, there.clone());
+        let second = tokio::spawn({
+            let token = token.clone();
+            async move { hold_with(&other, "ttl=1500ms&wait=20s", &token).await }
+        });
+        // It has the ticket now. The first one looks each second.
+        eventually("the later one waits", async || waits_there().await == before + 1).await;
+        pair.here().delete("/locks/k").token(&holder).send().await.expect(204);
+        let mut second = second.await.unwrap();
+        for _ in 0..4 {
+            assert_eq!(second.next().await.unwrap().name, "renewed");
+        }
+        first.await.unwrap().expect_problem(503, "outcome-unknown");
         drop(second);
         eventually("the lock is free", async || is_free(&pair.there()).await).await;
     }

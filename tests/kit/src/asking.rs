@@ -49,6 +49,7 @@ pub enum Answer {
     TokenReleased,
     AttemptVoided,
     HeldOtherwise(Slots),
+    TakenOver,
     Refused(Refusal),
     Queued(QueuePosition),
     Moved(QueuePosition),
@@ -83,6 +84,7 @@ impl<T: Into<Answer>> From<Acquired<T>> for Answer {
             Acquired::TokenReleased => Self::TokenReleased,
             Acquired::AttemptVoided => Self::AttemptVoided,
             Acquired::HeldOtherwise(slots) => Self::HeldOtherwise(slots),
+            Acquired::TakenOver => Self::TakenOver,
             Acquired::NotTaken(told) => told.into(),
         }
     }

@@ -124,6 +124,7 @@ impl Parts {
             Acquired::NotReplicated { .. }
             | Acquired::TokenReleased
             | Acquired::AttemptVoided
+            | Acquired::TakenOver
             | Acquired::HeldOtherwise(_) => {}
         }
     }

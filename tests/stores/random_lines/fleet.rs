@@ -200,7 +200,7 @@ impl Fleet {
                         guard.disarm();
                         Answer::Granted(acquisition.token, lease)
                     }
-                    Outcome::AlreadyHeld(lease, _) => Answer::AlreadyHeld(acquisition.token, lease),
+                    Outcome::AlreadyHeld(lease, ..) => Answer::AlreadyHeld(acquisition.token, lease),
                     Outcome::NotTaken(NotAcquired::NotReplicated(reason)) => {
                         panic!("no replica was asked for: {reason}")
                     }

@@ -7,7 +7,7 @@ use fencepost::store::{Inspect, KnownTo, Renewer, TicketAfter, Tombstone};
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, eventually, for_each_store, granted};
 use kit::asking::LockStoreExt;
-use kit::asking::{Answer, Ask};
+use kit::asking::{Answer, Ask, Join};
 
 for_each_store!(
     a_connection_renews_what_it_can_still_take_back,
@@ -15,6 +15,7 @@ for_each_store!(
     whoever_takes_or_renews_it_with_the_token_takes_it_over,
     the_youngest_connection_of_a_token_claims_its_lock,
     what_was_told_to_a_token_is_not_claimed_later,
+    one_that_has_waited_leaves_the_lock_to_a_later_connection_of_its_token,
     a_late_copy_of_a_request_that_claimed_the_lock_claims_nothing_more,
     a_connection_renews_nothing_of_others,
     a_claim_leaves_the_lease_as_it_was_told,
@@ -90,6 +91,32 @@ async fn the_youngest_connection_of_a_token_claims_its_lock(scene: &AnyStore) {
     }
     caller.take_back(second.claim()).await;
     assert!(caller.is_free().await);
+}
+
+async fn one_that_has_waited_leaves_the_lock_to_a_later_connection_of_its_token(scene: &AnyStore) {
+    for first in [Attempt::for_connection(), Attempt::generate()] {
+        let (holder, caller) = (Caller::new(scene, "k"), Caller::new(scene, "k"));
+        holder.grant(5_000).await;
+        let second = Attempt::for_connection();
+        let join = |takes_over| Ask::Enqueue(Join { takes_over, ticket: None, supersedes: Vec::new() });
+        for attempt in [first, second] {
+            let waits = caller.acquire_as(attempt, 5_000, join(true)).await;
+            assert!(matches!(waits, Answer::Queued(_)), "{waits:?}");
+        }
+        assert_eq!(holder.release(Tombstone::None).await, Released::Released);
+        eventually("the later one is granted the lock", async || {
+            matches!(caller.acquire_as(second, 5_000, Ask::Poll).await, Answer::Granted(_))
+        })
+        .await;
+        for ask in [Ask::Poll, join(false), Ask::LastPoll(TicketAfter::Kept)] {
+            assert_eq!(caller.acquire_as(first, 5_000, ask).await, Answer::TakenOver);
+        }
+        assert!(matches!(caller.renew_by(by(second), 5_000).await, Renewed::Renewed(_)));
+        // A new request may take it over.
+        already_held(caller.acquire_as(Attempt::for_connection(), 5_000, join(true)).await);
+        assert_eq!(caller.renew_by(by(second), 5_000).await, Renewed::TakenOver);
+        assert_eq!(caller.release(Tombstone::None).await, Released::Released);
+    }
 }
 
 async fn what_was_told_to_a_token_is_not_claimed_later(scene: &AnyStore) {

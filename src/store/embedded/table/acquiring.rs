@@ -29,7 +29,7 @@ impl<T> From<Barred> for Acquired<T> {
 impl Table {
     /// Takes a lock that is free and has no waiters.
     pub(in super::super) fn try_lock(&mut self, Try(lock): &Try, now: Duration) -> AnswerTo<Try> {
-        if let Some(answer) = self.known(lock, now) {
+        if let Some(answer) = self.known(lock, false, now) {
             return Ok(answer);
         }
         let room = self.room(&lock.key, now);
@@ -59,14 +59,14 @@ impl Table {
 
     /// Takes a ticket of the wait queue, or the token's own, and the lock if it is this ticket's turn.
     pub(in super::super) fn enqueue(&mut self, request: &Enqueue, now: Duration) -> AnswerTo<Enqueue> {
-        let Enqueue { lock, supersedes, .. } = request;
+        let Enqueue { lock, supersedes, takes_over, .. } = request;
         if let Some(barred) = self.barred(lock, now) {
             return Ok(barred.into());
         }
         for former in supersedes {
             self.void(&lock.key, &lock.token, *former, now);
         }
-        if let Some(answer) = self.told_own(lock, supersedes, now) {
+        if let Some(answer) = self.told_own(lock, supersedes, !takes_over, now) {
             return Ok(answer);
         }
         let mut joined = self.queues.join(request, now);
@@ -83,7 +83,7 @@ impl Table {
 
     /// Takes the lock if it is the turn of the attempt's ticket.
     pub(in super::super) fn poll(&mut self, Poll(lock): &Poll, now: Duration) -> AnswerTo<Poll> {
-        match self.known(lock, now) {
+        match self.known(lock, true, now) {
             Some(answer) => Ok(answer),
             None => self.look(lock, now),
         }
@@ -107,7 +107,7 @@ impl Table {
         if is_repeated && own.is_some_and(|own| own.attempt != Some(*attempt)) {
             return Ok(Acquired::NotTaken(LastPolled::TicketLost));
         }
-        if let Some(answer) = self.told_own(lock, &[], now) {
+        if let Some(answer) = self.told_own(lock, &[], true, now) {
             return Ok(answer);
         }
         let room = self.room(key, now);
@@ -128,10 +128,10 @@ impl Table {
     }
 
     /// The answer that does not depend on the wait queue, if there is one.
-    fn known<T>(&mut self, lock: &LockRequest, now: Duration) -> Option<Acquired<T>> {
+    fn known<T>(&mut self, lock: &LockRequest, has_waited: bool, now: Duration) -> Option<Acquired<T>> {
         match self.barred(lock, now) {
             Some(barred) => Some(barred.into()),
-            None => self.told_own(lock, &[], now),
+            None => self.told_own(lock, &[], has_waited, now),
         }
     }
 
@@ -156,11 +156,13 @@ impl Table {
         lock.attempt.is_of_connection() && self.own(&lock.key, &lock.token, now).is_some()
     }
 
-    /// What is answered where the token holds the lock.
+    /// What is answered where the token holds the lock. Of two requests of a token, the younger one's connection keeps it: the one
+    /// that has waited may be a client's that has gone.
     fn told_own<T>(
         &mut self,
         lock: &LockRequest,
         superseded: &[Attempt],
+        has_waited: bool,
         now: Duration,
     ) -> Option<Acquired<T>> {
         let LockRequest { key, token, attempt, .. } = lock;
@@ -173,6 +175,9 @@ impl Table {
                 let lease = held.lease(now);
                 self.put_lock(key, held);
                 Acquired::Granted(lease)
+            }
+            Some(granted) if has_waited && granted.is_of_connection() && granted != attempt.claim() => {
+                Acquired::TakenOver
             }
             // A token that is told that it holds the lock must be able to rely on what it asked for.
             _ if held.slots() > lock.terms.slots => Acquired::HeldOtherwise(held.slots()),

@@ -9,8 +9,10 @@
 --                                                                 ARGV[14] 1: the first number of this try
 --                                                                 ARGV[15] max_hold, ms, may be empty
 --                                                                 ARGV[16] min_hold, ms, may be empty
+--                                                                 ARGV[17] slots   ARGV[18] 1: the attempt has waited
 --
 -- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, pinned or claimed · 2 held by another
+--   10 a connection of the token was granted it while this attempt waited
 --   9 this attempt was accepted before, in an earlier try: the same grant, if most say so of the same number
 --   { 3 } token released · { 4 } attempt voided · { 6 } it has no holder, or the token held it, if this may only confirm
 --   { 7, largest number } a larger one was accepted · { 8, largest number } the number is too far ahead
@@ -45,6 +47,8 @@ if lock then
     lock = with_attempt(lock, ATTEMPT)
     redis.call('SET', LOCK, lock, 'KEEPTTL')
   elseif by ~= ATTEMPT then
+    local is_taken_over = ARGV[18] == '1' and is_of_connection(by) and by ~= once_told(ATTEMPT)
+    if is_taken_over then return { 10, lock, left_ms, whole(high) } end
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
     if claims then void(KEYS[3], tombstone, ATTEMPT, ARGV[13]) end
     if by ~= once_told(ATTEMPT) then lock = hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, left_ms) end

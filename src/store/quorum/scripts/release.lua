@@ -7,6 +7,7 @@
 -- KEYS[3] the token's tombstone   ARGV[6] life of the tombstone, ms; empty for none
 -- KEYS[4] who waits for it        ARGV[7] the answer to give instead of what is found, may be empty
 --                                 ARGV[8] 1: instead of an earlier answer, too
+--                                         2: where there is none, and an earlier one lives no longer
 --                                 ARGV[9] the number of the lock, where it is known, which is burnt; else 0
 --
 -- Returns { outcome, number of the lock that was freed, ms for which it is kept or 0 }: 0 released · { 1 } it had no holder
@@ -16,6 +17,8 @@ local leaves_tombstone = ARGV[6] ~= ''
 local outcome = ARGV[7]
 if leaves_tombstone and ARGV[8] ~= '1' then
   local tombstone = redis.call('GET', KEYS[3])
+  -- As in redis/scripts/release.lua.
+  if is_final(tombstone) and ARGV[8] == '0' then redis.call('PEXPIRE', KEYS[3], ARGV[6]) end
   if is_final(tombstone) then return { 10 + tonumber(tombstone) } end
 end
 local lock = held(KEYS[2])

@@ -6,7 +6,7 @@ use crate::clock::whole_ms;
 use crate::once::MEMORY;
 use crate::store::redis::connection::batcher::BatchedOperation;
 use crate::store::redis::connection::link::Link;
-use crate::store::redis::scripts::{Script, scripts};
+use crate::store::redis::scripts::{Script, flag, scripts};
 
 scripts! {
     BEGIN: record, fence, each, "../scripts/once/begin.lua";
@@ -87,11 +87,6 @@ impl BatchedOperation for StoreOperation {
             call.arg(&store.told).arg(room);
         }
     }
-}
-
-/// How a script is told yes or no.
-pub(crate) fn flag(is_so: bool) -> &'static str {
-    if is_so { "1" } else { "0" }
 }
 
 /// For how long a crash is remembered, as scripts are told.

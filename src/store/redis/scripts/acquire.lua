@@ -22,6 +22,7 @@
 --   2 refused · 5 in the wait queue · 6 another attempt is present at the place
 --   3 token released, 4 attempt voided, 7 place lost, 8 queue full (these alone); after 7 an end is none
 --   9 the token holds the lock beside others, by more slots than it asks for now (with its lock)
+--   10 a connection of the token was granted the lock while this attempt waited (alone)
 --   Where several hold the lock, it is told of the one that ends first, and behind all else stand how many hold it and the
 --   smallest number that one of them has said.
 
@@ -66,6 +67,8 @@ if is_own then
     if own then pool.put(own, lock, left_ms) else redis.call('SET', LOCK, lock, 'KEEPTTL') end
     return tell(0, lock, left_ms)
   end
+  -- Of two requests of a token, the younger one's connection keeps the lock: the older one may be a client's that has gone.
+  if (MODE == 'look' or ends or MODE == 'rejoin') and is_of_connection(by) and by ~= once_told(ATTEMPT) then return { 10 } end
   -- A token that is told that it holds the lock must be able to rely on what it asked for.
   if own and own.slots > SLOTS then return tell(9, lock, left_ms) end
   if claims then void(KEYS[10], tombstone, ATTEMPT, ARGV[3]) end
