@@ -158,12 +158,12 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
         "if string.sub(start, 1, 1) == 'w' and string.find(start, token, 2, true) == 2 then",
         "if string.sub(start, 1, 1) == 'w' then",
     ),
-    ("another result is told to be stored", "status or stored ~= result then", "status then"),
     (
-        "the status of a result is not compared",
-        "if record.status ~= status or stored ~= result then",
-        "if stored ~= result then",
+        "another result is told to be stored",
+        "status or told(RECORD) ~= (ASIDE and told(ASIDE) or result) then",
+        "status then",
     ),
+    ("the status of a result is not compared", "if record.status ~= status or told", "if told"),
     (
         "a result is kept as the begin said, whatever is said with it",
         "local keep = keep_ms ~= '' and keep_ms or worker_keep",
@@ -207,8 +207,8 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
     ),
     (
         "a token that gives up again is answered anew",
-        "if is_final(tombstone) then\n    local said",
-        "if nil then\n    local said",
+        "if is_final(tombstone) then\n    redis.call('PEXPIRE'",
+        "if nil then\n    redis.call('PEXPIRE'",
     ),
     (
         "a token that a gateway made begins",

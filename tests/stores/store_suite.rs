@@ -37,6 +37,7 @@ for_each_store!(
     a_released_token_is_never_granted_again,
     a_mark_keeps_the_first_answer,
     marks_end,
+    each_release_of_a_token_refuses_it_for_the_whole_life_of_a_mark,
     a_release_without_mark_leaves_nothing,
     a_confirmation_never_grants,
     a_renewal_never_shortens_and_never_revives,
@@ -296,6 +297,30 @@ async fn marks_end(scene: &AnyStore) {
         matches!(voided.acquire_as(attempt, 30_000, Ask::Try).await, Answer::Granted(_))
     })
     .await;
+}
+
+async fn each_release_of_a_token_refuses_it_for_the_whole_life_of_a_mark(scene: &AnyStore) {
+    for repeats in [true, false] {
+        let caller = Caller::new(scene, "k");
+        let undone = Attempt::generate();
+        caller.release(Tombstone::Final).await;
+        tokio::time::sleep(MARK_TTL * 2 / 3).await;
+        let asked_at = Instant::now();
+        match repeats {
+            true => drop(caller.release(Tombstone::Final).await),
+            false => caller.take_back(undone).await,
+        }
+        loop {
+            let answer = caller.acquire_as(undone, 5_000, Ask::Try).await;
+            if asked_at.elapsed() >= MARK_TTL {
+                break;
+            }
+            let is_refused = matches!(answer, Answer::TokenReleased | Answer::AttemptVoided);
+            assert!(is_refused, "released again: {repeats}, after {:?}: {answer:?}", asked_at.elapsed());
+            tokio::time::sleep(MARK_TTL / 20).await;
+        }
+        caller.release(Tombstone::Final).await;
+    }
 }
 
 async fn a_release_without_mark_leaves_nothing(scene: &AnyStore) {

@@ -118,9 +118,11 @@ impl Table {
     pub(super) fn release(&mut self, request: &Release, now: Duration) -> ReleaseEffect {
         let Release { key, token, tombstone } = request;
         if *tombstone == Tombstone::Final
-            && let Some(Verdict::Final(answer)) = self.verdict(key, token, now)
+            && let Some(Verdict::Final(answer)) = self.verdict(key, token, now).cloned()
         {
-            return ReleaseEffect { answer: *answer, ended: None };
+            // One who is answered now is promised the whole life of a mark from now on.
+            self.put_mark(key, token, Verdict::Final(answer), now);
+            return ReleaseEffect { answer, ended: None };
         }
         let lock = self.own(key, token, now).cloned();
         // It is told so again, also where it left no mark.
@@ -343,9 +345,8 @@ impl Table {
     /// Voids an attempt, so that a copy of it that arrives later takes nothing.
     fn void(&mut self, key: &LockKey, token: &TokenHash, attempt: Attempt, now: Duration) {
         let verdict = match self.verdict(key, token, now) {
-            // A token that was released is refused as a whole, and its answer is not to live longer.
-            Some(verdict) if verdict.is_final() => return,
-            Some(voided) => voided.clone(),
+            // A token that was released is refused as a whole, and so for as long as the attempt would be.
+            Some(verdict) => verdict.clone(),
             None => Verdict::Voided(VecDeque::new()),
         };
         self.put_mark(key, token, verdict.voiding(attempt), now);

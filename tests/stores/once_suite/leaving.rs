@@ -173,7 +173,10 @@ async fn a_token_that_gave_up_is_forgotten_in_the_end(scene: &AnyStore) {
     person.give_up().await;
     scene.pass(MARK_TTL - Duration::from_secs(20)).await;
     assert_eq!(person.begin().await, Begun::TokenReleased);
+    // Each answer promises the whole time.
     assert_eq!(person.give_up().await, GivenUp::GivenUp);
+    scene.pass(MARK_TTL - Duration::from_secs(20)).await;
+    assert_eq!(person.begin().await, Begun::TokenReleased);
     scene.pass(Duration::from_secs(20)).await;
     assert_eq!(person.grant().await.earlier, 1);
 }

@@ -147,9 +147,10 @@ impl Table {
     pub(in super::super) fn give_up(&mut self, request: &GiveUp, now: Duration) -> GivenUp {
         let GiveUp { key, token, is_clean, tombstone } = request;
         if *tombstone == Tombstone::Final
-            && let Some(Verdict::GaveUp(answer)) = self.verdict(key, token, now)
+            && let Some(Verdict::GaveUp(answer)) = self.verdict(key, token, now).cloned()
         {
-            return *answer;
+            self.put_mark(key, token, Verdict::GaveUp(answer), now);
+            return answer;
         }
         let answer = match self.work_of(key, token, None, now) {
             Err(refusal) => GivenUp::Refused(refusal),

@@ -16,5 +16,6 @@ local outcome, kept_ms = is_granted and 1 or 0, nil
 if is_granted and told_ms then outcome, kept_ms = give_up(KEYS[2], lock, left_ms, told_ms) end
 if is_granted and not kept_ms then redis.call('DEL', KEYS[2]) end
 void(KEYS[3], tombstone, ARGV[6], ARGV[7])
+if is_final(tombstone) then redis.call('PEXPIRE', KEYS[3], ARGV[7]) end
 if outcome == 1 then tell(KEYS[4], KEYS[2]) end
 return { outcome, kept_ms or 0 }

@@ -11,7 +11,8 @@
 local leaves_tombstone = KEYS[10] ~= nil
 if leaves_tombstone then
   local tombstone = redis.call('GET', KEYS[10])
-  if is_final(tombstone) then return { tonumber(tombstone) } end
+  -- One who is answered now is promised the whole life of a tombstone from now on.
+  if is_final(tombstone) then redis.call('PEXPIRE', KEYS[10], ARGV[3]) return { tonumber(tombstone) } end
 end
 
 local lock, _, offer = held(KEYS[1])

@@ -38,6 +38,8 @@ if voids and lock and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2] 
   if not own and not queue and not kept_ms then redis.call('DEL', KEYS[1]) end
 end
 if voids then void(KEYS[10], tombstone, ARGV[2], ARGV[3]) end
+-- It is voided for so long where the token was released, too.
+if is_final(tombstone) then redis.call('PEXPIRE', KEYS[10], ARGV[3]) end
 local has_left = false
 if queue then
   local granted_at = outcome == 1 and ARGV[5] == '1' and tonumber(ARGV[6]) or nil

@@ -11,6 +11,7 @@ local leaves_tombstone = KEYS[2] ~= nil
 if leaves_tombstone then
   local tombstone = redis.call('GET', KEYS[2])
   if is_final(tombstone) then
+    redis.call('PEXPIRE', KEYS[2], ARGV[4])
     local said, digits = string.match(tombstone, '^(%d) ?(%d*)$')
     return { tonumber(said), digits }
   end
