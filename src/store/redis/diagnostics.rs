@@ -370,9 +370,9 @@ fn eviction(profile: &Profile) -> String {
 }
 
 fn replicas(profile: &Profile) -> String {
-    let guard = match profile.good_replicas {
-        Some(good) => format!("min-replicas-to-write is set, and {good} keep up"),
-        None => "min-replicas-to-write is 0".to_owned(),
+    let guard = match (profile.lacks_guard(), profile.good_replicas) {
+        (None, Some(good)) => format!("min-replicas-to-write is set, and {good} keep up"),
+        (reason, _) => reason.unwrap_or_default().to_owned(),
     };
     format!("{} connected, {guard}", profile.replicas)
 }

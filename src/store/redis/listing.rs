@@ -119,15 +119,10 @@ async fn tell<L: PageKind>(
     let mut connection = link.connection.clone();
     let add_args = |call: &mut Cmd| L::add_args(names_each, call);
     let call = L::script().run::<Vec<L::Reply>>(&mut connection, false, &names, add_args);
-    match timeout_at(deadline, call).await {
-        Ok(Ok(told)) => {
-            Ok(keys.into_iter().zip(told).filter_map(|(key, reply)| L::read(key, reply)).collect())
-        }
-        Ok(Err(_)) => Err(keys),
-        Err(_) => {
-            link.report_broken();
-            Err(keys)
-        }
+    let asked_at = Instant::now();
+    match link.settle(timeout_at(deadline, call).await, asked_at) {
+        Ok(told) => Ok(keys.into_iter().zip(told).filter_map(|(key, reply)| L::read(key, reply)).collect()),
+        Err(_) => Err(keys),
     }
 }
 

@@ -97,9 +97,9 @@ struct Connections {
 /// A connection that is used by one grant at a time.
 struct OwnConnection {
     connection: MultiplexedConnection,
-    /// For what the server was given the text of the script: one that does not know it would first have the WAIT behind
+    /// The scripts of which the server was given the text: one that does not know it would first have the WAIT behind
     /// its refusal time out, where replicas are silent.
-    knows_scripts_of: Vec<&'static str>,
+    known_scripts: Vec<&'static Script>,
     /// Whether a reply may still be on its way: it would be taken for that to the next question.
     is_busy: bool,
     is_closed: Arc<AtomicBool>,
@@ -109,14 +109,14 @@ impl OwnConnection {
     /// Writes the grant once more and waits for replicas. Returns how many have it; nothing where it is not there.
     async fn ask(
         &mut self,
-        Written { kind, keys, ack, token, number }: &Written<'_>,
+        Written { keys, ack, token, number, .. }: &Written<'_>,
         needed: u32,
         deadline: Instant,
     ) -> RedisResult<Option<u32>> {
         let add_args = |call: &mut Cmd| {
             call.arg(token).arg(number.get());
         };
-        let knows_script = self.knows_scripts_of.contains(kind);
+        let knows_script = self.known_scripts.iter().any(|known| std::ptr::eq(*known, *ack));
         // It stays so if the reply does not come, or if the caller has gone.
         self.is_busy = true;
         let write = if knows_script { ack.by_hash(keys, add_args) } else { ack.by_text(keys, add_args) };
@@ -127,7 +127,7 @@ impl OwnConnection {
             reply => reply,
         };
         if reply.is_ok() && !knows_script {
-            self.knows_scripts_of.push(kind);
+            self.known_scripts.push(ack);
         }
         self.is_busy = reply.as_ref().is_err_and(RedisError::is_unrecoverable_error);
         reply
@@ -172,7 +172,7 @@ impl ManageConnection for Connections {
         let config =
             without_deadlines().set_connection_timeout(Some(self.connect_timeout)).set_push_sender(on_push);
         let connection = self.client.connect(config).await?;
-        Ok(OwnConnection { connection, knows_scripts_of: Vec::new(), is_busy: false, is_closed })
+        Ok(OwnConnection { connection, known_scripts: Vec::new(), is_busy: false, is_closed })
     }
 
     /// Without asking the server: a round trip more would be a good part of what waiting for replicas costs.

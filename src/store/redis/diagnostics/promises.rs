@@ -10,16 +10,19 @@ use crate::store::redis::health::profile::Profile;
 pub(super) fn statuses(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [PromiseStatus; 5] {
     let any = |holds: &dyn Fn(&Profile) -> bool| looks.iter().any(|look| holds(&look.profile));
     let fails_over = *layout != Layout::Server || any(&|profile| profile.replicas > 0);
-    let is_unguarded = fails_over && any(&|profile| profile.good_replicas.is_none());
-    let numbers = match layout {
-        _ if !is_unguarded => PromiseStatus::Holds,
-        Layout::Cluster => PromiseStatus::unless(&[
-            "a primary that is cut off goes on granting in slots that were not used before, or after a restart or a \
-             loss of data (min-replicas-to-write is 0)",
-        ]),
-        _ => PromiseStatus::unless(&[
-            "a primary that is cut off goes on granting after a restart or a loss of data (min-replicas-to-write is 0)",
-        ]),
+    let lacks_guard = looks.iter().find_map(|look| look.profile.lacks_guard()).filter(|_| fails_over);
+    let goes_on = lacks_guard.map(|reason| {
+        let in_which =
+            if *layout == Layout::Cluster { " in slots that were not used before, or" } else { "" };
+        let goes_on = "a primary that is cut off goes on granting";
+        (
+            format!("{goes_on}{in_which} after a restart or a loss of data ({reason})"),
+            format!("{goes_on} ({reason})"),
+        )
+    });
+    let numbers = match &goes_on {
+        Some((numbers, _)) => PromiseStatus::unless(&[numbers]),
+        None => PromiseStatus::Holds,
     };
     let mut exceptions: Vec<_> = looks.iter().flat_map(forgets).collect();
     exceptions.sort_unstable();
@@ -34,8 +37,8 @@ pub(super) fn statuses(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [P
             _ => "a replica is promoted (it may lack the last renewals)",
         });
     }
-    if is_unguarded {
-        exceptions.push("a primary that is cut off goes on granting (min-replicas-to-write is 0)");
+    if let Some((_, exclusion)) = &goes_on {
+        exceptions.push(exclusion);
     }
     let exclusion = if any(&|profile| !profile.identity.is_primary) {
         PromiseStatus::Fails("it is a replica, which forgets what is written to it".to_owned())

@@ -263,11 +263,11 @@ impl Preflight {
                  takes no snapshots",
             ),
         }
-        if !self.is_named() && profile.good_replicas.is_none() {
-            warn(
-                "min-replicas-to-write is 0: a primary that is cut off goes on granting locks that its successor \
-                 grants too (I3), and its fencing tokens may go above its successor's (I2)",
-            );
+        if let Some(reason) = profile.lacks_guard().filter(|_| !self.is_named()) {
+            warn(&format!(
+                "{reason}: a primary that is cut off goes on granting locks that its successor grants too (I3), and \
+                 its fencing tokens may go above its successor's (I2)"
+            ));
         }
         if self.is_named() && profile.is_cluster_node {
             warn("this server is a node of a cluster: write redis+cluster://");

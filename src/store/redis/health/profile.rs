@@ -29,6 +29,8 @@ pub(crate) struct Profile {
     pub(crate) replicas: u64,
     /// How many of them keep up, where writes need some that do: then `min-replicas-to-write` is set.
     pub(crate) good_replicas: Option<u64>,
+    /// Whether its scripts write however few keep up: mended in 6.2.7 (`redis/redis#10160`).
+    pub(crate) is_deaf_in_scripts: bool,
     /// Why it refuses whatever writes, if it does.
     pub(crate) refused_write: Option<String>,
 }
@@ -78,6 +80,8 @@ impl Profile {
             has_append_only_file: field(info, "aof_enabled") == Some("1"),
             replicas: number("connected_slaves").unwrap_or_default(),
             good_replicas: number("min_slaves_good_slaves"),
+            is_deaf_in_scripts: (version.strip_prefix("6.2.").and_then(|patch| patch.parse::<u32>().ok()))
+                .is_some_and(|patch| patch < 7),
             refused_write: None,
         }
     }
@@ -85,6 +89,17 @@ impl Profile {
     /// Whether it may drop locks that are held.
     pub(crate) fn evicts(&self) -> bool {
         self.max_memory > 0 && self.eviction_policy != "noeviction"
+    }
+
+    /// Why it would go on granting where it is cut off from its replicas, if it would.
+    pub(crate) fn lacks_guard(&self) -> Option<&'static str> {
+        match self.good_replicas {
+            None => Some("min-replicas-to-write is 0"),
+            Some(_) if self.is_deaf_in_scripts => {
+                Some("Redis before 6.2.7 does not heed min-replicas-to-write in scripts")
+            }
+            Some(_) => None,
+        }
     }
 
     /// Why it grants nothing at the moment.
@@ -186,6 +201,10 @@ mod tests {
         assert_eq!((&*profile.product, profile.version), ("Redis 7.0.15", Some(Version(7, 0))));
         assert!(!profile.identity.is_primary && profile.is_cluster_node && profile.has_append_only_file);
         assert_eq!((profile.replicas, profile.good_replicas), (2, Some(1)));
+        for (version, has_guard) in [("6.2.6", false), ("6.2.7", true), ("6.2.14", true), ("7.0.0", true)] {
+            let info = info.replace("redis_version:7.0.15", &format!("redis_version:{version}"));
+            assert_eq!(Profile::read(&info, true).lacks_guard().is_none(), has_guard, "{version}");
+        }
         assert!(profile.evicts());
         assert!(!Profile { max_memory: 0, ..profile.clone() }.evicts(), "it has no reason to");
         assert!(!profile.is_full(), "it makes room");

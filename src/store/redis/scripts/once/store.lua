@@ -59,8 +59,11 @@ local reply = each(COUNT, function(i)
     answer = redis.pcall('SET', RECORD, done, 'PX', keep)
   end
   if answer.err then
+    -- Redis 6.2 says first that a script has met it.
+    local said = string.match(answer.err, '^@user_script: %d+: (.*)$') or answer.err
     -- The place is still the worker's, which may store a short result.
-    return string.find(answer.err, '^%-?OOM') and { 5 } or answer
+    if string.find(said, '^%-?OOM') then return { 5 } end
+    return redis.error_reply(string.match(said, '^%-?(.*)$'))
   end
   return { 0, digits, tonumber(keep), tonumber(at_digits) > NOW_MS and 0 or 1 }
 end)
