@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{self, Duration};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::store::StoreError;
@@ -13,6 +13,9 @@ use super::table::Table;
 
 /// The most commands that wait for the writer. Further ones wait here, until their deadline.
 const QUEUE_LIMIT: usize = 4_096;
+
+/// The most that the results in the queue may have together. A single longer one has all of it.
+const QUEUED_RESULTS_KIB: usize = 64 * 1024;
 
 /// What the writer is sent.
 pub(super) enum Message {
@@ -29,7 +32,7 @@ pub(super) struct Command {
     /// The side that sets this first decides: the writer that it is done, or the caller that it never will be.
     pub(super) claimed: Arc<AtomicBool>,
     /// The place in the queue of commands, free again once the command has been taken from it.
-    pub(super) place: OwnedSemaphorePermit,
+    pub(super) place: QueuePlace,
     /// What the step may do.
     pub(super) kind: Kind,
     /// Does the step.
@@ -50,6 +53,8 @@ impl Kind {
     pub(super) const CHANGE: Self = Self::Change { bytes: 0 };
 }
 
+/// A place in the queue, and room for the result that comes with it: one whose caller has gone is still in memory.
+pub(super) type QueuePlace = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 /// Applies a step to the table at a time since boot, or takes the reason why that cannot be done.
 pub(super) type Apply = Box<dyn FnOnce(Result<(&mut Table, Duration), StoreError>) -> Answer + Send>;
 /// Sends the answer, once it is known whether the step was committed.
@@ -61,6 +66,8 @@ pub(super) struct CommandQueue {
     sender: mpsc::Sender<Message>,
     /// One permit for each place in the queue, since the queue itself has no bound that can be waited for.
     places: Arc<Semaphore>,
+    /// The room for results, in KiB.
+    result_room: Arc<Semaphore>,
     /// Whether the last write came to the file, as the writer says; nothing once the writer has ended.
     is_writable: Weak<AtomicBool>,
 }
@@ -77,7 +84,9 @@ impl CommandQueue {
     pub(super) fn new() -> (Self, mpsc::Receiver<Message>, Arc<AtomicBool>) {
         let (sender, receiver) = mpsc::channel();
         let (places, is_writable) = (Semaphore::new(QUEUE_LIMIT), Arc::new(AtomicBool::new(true)));
-        let queue = Self { sender, places: Arc::new(places), is_writable: Arc::downgrade(&is_writable) };
+        let result_room = Arc::new(Semaphore::new(QUEUED_RESULTS_KIB));
+        let (places, is_told) = (Arc::new(places), Arc::downgrade(&is_writable));
+        let queue = Self { sender, places, result_room, is_writable: is_told };
         (queue, receiver, is_writable)
     }
 
@@ -94,7 +103,7 @@ impl CommandQueue {
         T: Send + 'static,
         F: FnOnce(&mut Table, Duration) -> Result<T, StoreError> + Send + 'static,
     {
-        let place = match timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await {
+        let place = match timeout_at(deadline, self.enter(kind)).await {
             Ok(Ok(place)) => place,
             Ok(Err(_)) => return Err(closed()),
             Err(_) => return Err(too_late()),
@@ -119,6 +128,7 @@ impl CommandQueue {
         }
         match timeout_at(deadline, answer).await {
             Ok(Ok(result)) => result,
+            Ok(Err(_)) if !claimed.swap(true, Ordering::AcqRel) => Err(closed()),
             Ok(Err(_)) => Err(StoreError::Unknown("the store stopped before it answered".to_owned())),
             // Claiming the step keeps the writer from ever doing it, unless the writer was first.
             Err(_) if !claimed.swap(true, Ordering::AcqRel) => Err(too_late()),
@@ -126,9 +136,22 @@ impl CommandQueue {
         }
     }
 
+    /// Waits for a place, and for room for what a step brings.
+    async fn enter(&self, kind: Kind) -> Result<QueuePlace, AcquireError> {
+        let room = match kind {
+            Kind::Change { bytes } if bytes > 0 => {
+                let kib = u32::try_from(bytes.div_ceil(1024).min(QUEUED_RESULTS_KIB)).unwrap_or(u32::MAX);
+                Some(Arc::clone(&self.result_room).acquire_many_owned(kib).await?)
+            }
+            _ => None,
+        };
+        Ok((Arc::clone(&self.places).acquire_owned().await?, room))
+    }
+
     /// Takes nothing more, and has the writer stop once it has done what it was sent. Returns the news of that.
     pub(super) fn close(&self) -> oneshot::Receiver<()> {
         self.places.close();
+        self.result_room.close();
         let (stopped, closed) = oneshot::channel();
         let _ = self.sender.send(Message::Stop(stopped));
         closed
