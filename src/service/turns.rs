@@ -73,19 +73,22 @@ impl Turns {
                 passed_over += 1;
                 continue;
             }
-            let turn = Turn(Some((self.clone(), tenant.clone())));
-            let Some(next) = queue.waiting.pop_front() else { continue };
-            match next.send(turn) {
-                Ok(()) => {
-                    queue.running += 1;
-                    state.running += 1;
-                    passed_over = 0;
+            while let Some(next) = queue.waiting.pop_front() {
+                match next.send(Turn(Some((self.clone(), tenant.clone())))) {
+                    Ok(()) => {
+                        queue.running += 1;
+                        state.running += 1;
+                        passed_over = 0;
+                        break;
+                    }
+                    // This turn was never begun, so none ends.
+                    Err(mut turn) => turn.0 = None,
                 }
-                // This turn was never begun, so none ends.
-                Err(mut turn) => turn.0 = None,
             }
             if !queue.waiting.is_empty() {
                 state.order.push_back(tenant);
+            } else if queue.running == 0 {
+                state.tenants.remove(&tenant);
             }
         }
     }
@@ -131,6 +134,15 @@ mod tests {
         assert!(waiting[0].now_or_never_pinned().is_some());
         running.pop();
         assert!(second.now_or_never_pinned().is_some());
+        // One who has given up keeps none of its tenant from a turn, though others of greedy ones stand behind.
+        let given_up = Box::pin(turns.turn(Some("third")));
+        let mut live = Box::pin(turns.turn(Some("third")));
+        let mut given_up = given_up;
+        assert!(given_up.now_or_never_pinned().is_none() && live.now_or_never_pinned().is_none());
+        drop(given_up);
+        drop(other);
+        assert!(live.now_or_never_pinned().is_some());
+        let other = live;
         // Those who have given up are passed over, and nothing is lost with them.
         drop((other, waiting, second));
         let all = turns.turn(None).now_or_never();

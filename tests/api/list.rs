@@ -110,6 +110,7 @@ async fn what_makes_no_sense_is_refused(stage: Stage) {
     let long = format!("?prefix={}", "x".repeat(513));
     for (query, parameter) in [
         ("?limit=0", "limit"),
+        ("?limit=%2B5", "limit"),
         ("?limit=1001", "limit"),
         ("?limit=-1", "limit"),
         ("?limit=ten", "limit"),

@@ -93,7 +93,11 @@ pub(crate) fn shown_number(headers: &HeaderMap) -> Result<Option<FencingToken>, 
 }
 
 pub(super) fn number(text: &[u8]) -> Option<FencingToken> {
-    FencingToken::new(std::str::from_utf8(text).ok()?.parse().ok()?)
+    // A sign would be read as well.
+    let digits = std::str::from_utf8(text)
+        .ok()
+        .filter(|text| text.starts_with(|first: char| first.is_ascii_digit()))?;
+    FencingToken::new(digits.parse().ok()?)
 }
 
 /// The length that a request announces. One that cannot be read was refused before it came here.

@@ -146,7 +146,7 @@ impl LogLine {
         };
         let is_measure = is_delivered && !asked.is_some_and(|asked| asked.waits);
         request_counts().count(operation, outcome, is_measure.then_some(elapsed));
-        self.audit();
+        self.audit(is_delivered);
         let request_id = self.context.request_id().to_str().unwrap_or_default();
         let route = self.route;
         let key = asked.and_then(|asked| asked.key.as_ref());
@@ -214,7 +214,7 @@ impl LogLine {
     }
 
     /// Each request with a key is a line of the audit log too.
-    fn audit(&self) {
+    fn audit(&self, is_delivered: bool) {
         let Some(audit) = self.context.audit().filter(|audit| audit.is_on()) else { return };
         let asked = self.context.asked();
         let others = asked.iter().flat_map(|asked| &asked.others).map(Some);
@@ -224,7 +224,7 @@ impl LogLine {
                 who: self.context.who(),
                 right: self.context.right().map(Right::name),
                 lock: lock.map(|key| key.as_str().to_owned()),
-                status: self.status,
+                status: self.status.filter(|_| is_delivered),
             });
         }
     }

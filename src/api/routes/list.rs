@@ -98,6 +98,7 @@ impl ListQuery {
         let limit = match pairs.take("limit") {
             Some(text) => std::str::from_utf8(&text)
                 .ok()
+                .filter(|text| !text.starts_with('+'))
                 .and_then(|text| text.parse().ok())
                 .filter(|limit| (1..=MOST).contains(limit))
                 .ok_or_else(|| bad_parameter("limit", format!("write a number from 1 to {MOST}")))?,

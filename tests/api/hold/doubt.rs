@@ -50,7 +50,7 @@ impl Scene {
         }
     }
 
-    async fn hold(&self, token: &LeaseToken) -> Hold {
+    pub(super) async fn hold(&self, token: &LeaseToken) -> Hold {
         match self.service.hold(self.wish(token), std::future::pending()).await.unwrap() {
             Holding::Held(hold) => hold,
             Holding::NotHeld(_, why) => panic!("{why:?}"),

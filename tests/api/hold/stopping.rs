@@ -4,11 +4,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use fencepost::lock::LockKey;
+use fencepost::service::{Denial, HoldEvent, Holding, Loss, NotAcquired, Several};
+use futures_util::future::{join_all, pending};
 use tokio::time::Instant;
 
+use super::doubt::{MARK_TTL, Scene, TTL_MS, next, own_token};
 use super::{Held, Pair, hold, hold_with, is_free, stand};
+use kit::stores::AnyStore;
 use kit::{Client, Gateway, eventually, fresh_token, sockets};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_connection_is_given_locks_once_the_gateway_stops() {
+    let store = AnyStore::memory(MARK_TTL).await;
+    let (scene, token) = (Scene::on(&store), own_token());
+    scene.service.stop_waiting();
+    let one = scene.service.hold(scene.wish(&token), pending()).await.unwrap();
+    assert!(matches!(one, Holding::NotHeld(_, NotAcquired::ShuttingDown)));
+    let keys = [scene.key.clone(), LockKey::parse(b"another").unwrap()];
+    let denied: Vec<Denial> = vec![Box::pin(pending()), Box::pin(pending())];
+    let all = scene.service.hold_several(scene.wish(&token), &keys, denied).await;
+    assert!(matches!(all, Several::NotHeld(_, _, NotAcquired::ShuttingDown)));
+    assert!(scene.is_free().await);
+}
+
+/// A client reads when it likes, and its lease goes on ending.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_handed_over_is_told_as_it_is_when_it_is_read() {
+    let store = AnyStore::memory(MARK_TTL).await;
+    for is_late in [false, true] {
+        let (scene, token) = (Scene::on(&store), own_token());
+        let mut hold = scene.hold(&token).await;
+        assert!(hold.delivered().is_some());
+        let stopped_at = Instant::now();
+        scene.service.stop_waiting();
+        let pause = Duration::from_millis(if is_late { TTL_MS + 50 } else { TTL_MS / 4 });
+        tokio::time::sleep(pause).await;
+        match next(&mut hold).await {
+            Some(HoldEvent::Lost(Loss::ShuttingDown(lease))) => {
+                let most_ms = TTL_MS.saturating_sub(stopped_at.elapsed().as_millis() as u64);
+                assert!(!is_late && lease.left_ms <= most_ms + 20, "{lease:?} of {most_ms} ms");
+            }
+            event => assert!(is_late && matches!(event, Some(HoldEvent::Lost(Loss::Expired))), "{event:?}"),
+        }
+    }
+}
 
 /// Fails the test when the lock `k` is free at any look, until it is told to stop.
 fn watch(client: Client) -> (Arc<AtomicBool>, tokio::task::JoinHandle<u64>) {

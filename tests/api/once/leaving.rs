@@ -103,6 +103,11 @@ async fn a_break_by_number_ends_no_other_place(pair: Pair) {
     here.patch("/once/k?ttl=1m").token(&worker).send().await.expect(200);
     let both = here.delete("/once/k?force=true").token(&worker).send().await;
     assert_eq!(both.expect_problem(400, "bad-parameter").json()["parameter"], "force");
+    here.delete("/once/k?force=true&fencing_token=%2B7")
+        .token(&worker)
+        .send()
+        .await
+        .expect_problem(400, "bad-parameter");
     here.delete("/once/k?fencing_token=7").token(&worker).send().await.expect_problem(400, "bad-parameter");
     here.delete("/once/k").send().await.expect_problem(400, "token-required");
     store(&there, &worker, "done").send().await.expect(200);
