@@ -329,6 +329,10 @@ fn described(tls: &Tls) -> String {
 /// Says what is served. Clients refuse a certificate out of its time, and tell only their own users.
 fn announce(tls: &Tls) {
     let (valid, file) = (tls.valid(), tls.files().certificate.display());
+    for open in tls.files().paths().iter().filter_map(|file| files::open_to_others(file)) {
+        let file = open.display();
+        tracing::warn!(%file, "others can write this file, and so decide whom the gateway trusts, or who is taken for it: chmod go-w");
+    }
     let (valid_from, valid_until) = valid.clone().into_inner();
     metrics().certificate_expires.set(valid_until.as_second());
     if valid.contains(&Timestamp::now()) {

@@ -179,13 +179,18 @@ impl AccessSettings {
 }
 
 impl AccessArgs {
-    /// Nothing is open by accident: `listen` is the address that is to be listened on.
-    pub(super) fn check(&self, listen: &str) -> Result<AccessSettings, SettingsError> {
+    /// Nothing is open by accident: `listen` is the address that is to be listened on, and `knows_clients` says whether clients may show
+    /// certificates.
+    pub(super) fn check(&self, listen: &str, knows_clients: bool) -> Result<AccessSettings, SettingsError> {
         // Unlike a path, this may be empty, which is as good as none; see `given`.
         let path = self.keys.as_ref().filter(|path| !path.is_empty()).map(Path::new);
         if path.is_some() && self.allow_anonymous {
             let problem = "with --keys no client is anonymous: give one of them".to_owned();
             return Err(SettingsError::new("--allow-anonymous", problem));
+        }
+        if path.is_none() && knows_clients {
+            let problem = "needs --keys beside it: only a key says what a certificate may do".to_owned();
+            return Err(SettingsError::new("--tls-client-ca", problem));
         }
         if path.is_none() && !self.allow_anonymous && is_reachable(listen) {
             let problem = format!(

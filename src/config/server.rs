@@ -179,6 +179,11 @@ impl ServerArgs {
 }
 
 impl ServerSettings {
+    /// Whether clients may show certificates.
+    pub(super) fn knows_clients(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.files().client_authorities.is_some())
+    }
+
     /// Those of the address of the metrics, which strangers may reach as well as collectors. One address may have half
     /// of the connections. A client that stalls is cut before a collector would give up.
     pub fn for_metrics() -> Self {

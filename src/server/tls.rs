@@ -96,10 +96,18 @@ impl Tls {
         Ok(Self { files: Arc::new(files), current })
     }
 
-    /// Reads the files again, for new connections. If that fails, nothing changes.
+    /// Reads the files again, for new connections. If that fails, nothing changes; nor does it where the certificate is not valid
+    /// now, and the one before is.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let current = read(&self.files)?;
-        *self.current.write() = current;
+        let (next, now) = (read(&self.files)?, Timestamp::now());
+        let mut current = self.current.write();
+        if current.valid.contains(&now) && !next.valid.contains(&now) {
+            let (from, until) = next.valid.into_inner();
+            let problem =
+                format!("it is valid from {from} until {until}, and not now: the one before is served");
+            return Err(TlsError::Unusable { file: self.files.certificate.clone(), problem });
+        }
+        *current = next;
         Ok(())
     }
 

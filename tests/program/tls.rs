@@ -149,7 +149,12 @@ fn certificates_that_cannot_be_used_end_the_start_and_are_not_quoted() {
     std::fs::write(&other, certificates.server().1).unwrap();
     let broken = certificates.path("broken.pem");
     std::fs::write(&broken, secret.replace("-----END", "----- END")).unwrap();
-    let cases: [(&[&str], &str, &str); 8] = [
+    let cases: [(&[&str], &str, &str); 9] = [
+        (
+            &["--tls-cert", &good, "--tls-key", &key, "--tls-client-ca", &good],
+            "--tls-client-ca",
+            "needs --keys",
+        ),
         (&["--tls-cert", &good], "--tls-cert", "needs --tls-key"),
         (&["--tls-key", &key], "--tls-key", "needs --tls-cert"),
         (&["--tls-client-ca", &good], "--tls-client-ca", "needs --tls-cert"),

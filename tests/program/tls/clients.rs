@@ -135,7 +135,11 @@ async fn each_connection_shows_its_certificate_anew_and_authorities_are_reloaded
 async fn curl_shows_a_certificate_to_a_gateway_that_asks_for_one() {
     let certificates = Certificates::new();
     let authority = certificates.authority();
-    let gateway = gateway_with(&certificates, &["--tls-client-ca", &authority, "--log-level", "debug"]).await;
+    let keys = certificates.path("keys.toml");
+    let key = "[[key]]\nid = \"billing00001\"\ntls_subjects = [\"CN=billing\"]\nevery_key = true\nallow = [\"acquire\"]\n";
+    std::fs::write(&keys, key).unwrap();
+    let asks = ["--tls-client-ca", &authority, "--keys", &keys, "--log-level", "debug"];
+    let gateway = gateway_with(&certificates, &asks).await;
     let (own, key) = certificates.client("client", name(&[(DnType::CommonName, "billing")]));
     let trust = ["--cacert", &authority];
     let good = curl(&gateway, "/healthz", &[&trust[..], &["--cert", &own, "--key", &key]].concat());

@@ -126,6 +126,20 @@ async fn the_end_of_the_certificate_that_is_served_is_among_the_numbers() {
     fs::rename(key, certificates.key()).unwrap();
     eventually("the new end is shown", async || end().await == 1_935_792_000.0).await;
     assert!(first > 1_935_792_000.0, "{first}");
+    // Nor is one served whose time is over, or is still to come, in the place of a good one.
+    for (from, until) in [(2019, 2020), (2090, 2091)] {
+        let out_of_time = |params: &mut CertificateParams| {
+            params.not_before = rcgen::date_time_ymd(from, 1, 1);
+            params.not_after = rcgen::date_time_ymd(until, 1, 1);
+        };
+        let (certificate, key) = certificates.client_with("over", DistinguishedName::new(), out_of_time);
+        fs::rename(certificate, certificates.certificate()).unwrap();
+        fs::rename(key, certificates.key()).unwrap();
+        let says_why = format!("it is valid from {from}-01-01");
+        eventually("it says why", async || lines_with(&gateway, &says_why) > 0).await;
+        assert_eq!(end().await, 1_935_792_000.0);
+        eventually("it shows that the file is not in force", async || !in_force().await).await;
+    }
     // One that cannot be used is not served, and changes nothing.
     fs::write(certificates.certificate(), "nonsense").unwrap();
     eventually("it says why", async || lines_with(&gateway, "no certificate in PEM") > 0).await;
