@@ -168,6 +168,14 @@ func New(urls string) (*Client, error) {
 	c := &Client{APIKey: os.Getenv("FENCEPOST_API_KEY"), RetryFor: 10 * time.Second, TryFor: 3 * time.Second}
 	// A request that is sent on as another one would mean something else.
 	c.HTTP = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if usual, isPlain := http.DefaultTransport.(*http.Transport); isPlain {
+		own := usual.Clone() // Without HTTP/2: there each repetition would go down the same connection, also a dead one.
+		own.ForceAttemptHTTP2, own.TLSNextProto = false, map[string]func(string, *tls.Conn) http.RoundTripper{}
+		if own.TLSClientConfig != nil {
+			own.TLSClientConfig.NextProtos = nil
+		}
+		c.HTTP.Transport = own
+	}
 	if given, isSet := os.LookupEnv("FENCEPOST_URL"); urls == "" && isSet {
 		urls = given
 	} else if urls == "" {
@@ -561,15 +569,15 @@ func (c *Client) send(ctx context.Context, method, address string, l *Lease, tim
 		return -1, []byte(err.Error()), nil
 	} else if err != nil && !isSent.Load() {
 		return 0, []byte(err.Error()), nil
-	} else if err != nil {
-		return 1, []byte(err.Error()), nil
+	} else if err == nil {
+		defer answer.Body.Close()
+		var text []byte
+		if text, err = io.ReadAll(answer.Body); err == nil {
+			return answer.StatusCode, text, answer.Header
+		}
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return 1, []byte(err.Error()), nil
-	}
-	return answer.StatusCode, text, answer.Header
+	c.HTTP.CloseIdleConnections() // They may be as dead: the next attempt makes a new one.
+	return 1, []byte(err.Error()), nil
 }
 
 func inMs(span time.Duration) string { return fmt.Sprintf("%dms", span.Milliseconds()) }
