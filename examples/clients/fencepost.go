@@ -32,10 +32,7 @@ var (
 	ErrRefused     = errors.New("a parameter, the address, the certificate, the API key or its rights are wrong")
 	ErrUnavailable = errors.New("no gateway can do it now: certainly nothing happened")
 	ErrUnknown     = errors.New("no answer in time: it may have happened, or not")
-)
-
-// Of these, only Once speaks: see once.go, which you can leave out.
-var (
+	// Of these, only Once speaks: see once.go, which you can leave out.
 	ErrMismatch   = fmt.Errorf("the record belongs to a request with another fingerprint: %w", ErrRefused)
 	ErrAbandoned  = errors.New("someone may have done the work, and stored no result")
 	ErrSuperseded = fmt.Errorf("another worker has taken over, and your result is not stored: %w", ErrLost)
@@ -114,6 +111,8 @@ type Lease struct {
 	Slot          int // From 1 on, if several may hold the lock. No other holder has it.
 	mutex         sync.Mutex
 	endsAt        time.Time
+	ttl           time.Duration
+	isOver        bool    // Then no renewal that is still on its way lengthens it.
 	record        *record // Of a piece of work. A lock has none.
 }
 
@@ -140,6 +139,23 @@ func (l *Lease) EndsAt() time.Time {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	return l.endsAt
+}
+
+// Check returns ErrLost from EndsAt on. It is right at once, also after the process stood still.
+func (l *Lease) Check() error {
+	if time.Now().Before(l.EndsAt()) {
+		return nil
+	}
+	return &Error{Kind: ErrLost, Message: l.Key + ": the lease is over"}
+}
+
+// From now on it is not yours, which Check says before another can have the lock.
+func (l *Lease) end() {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if l.isOver = true; time.Now().Before(l.endsAt) {
+		l.endsAt = time.Now()
+	}
 }
 
 // Options are how long the lease is (30 s if you leave it out), how long to wait for the lock, a note for people, and
@@ -218,45 +234,38 @@ func (c *Client) Acquire(ctx context.Context, key string, o Options) (*Lease, er
 
 // AcquireAll takes the locks of all these keys, or none.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, o Options) (*Lease, error) {
-	if o.TTL == 0 {
-		o.TTL = 30 * time.Second
-	}
-	lease, err := newLease(keys...)
-	if err != nil {
-		return nil, err
-	}
-	query := url.Values{"ttl": {inMs(o.TTL)}}
+	lease, query := &Lease{Key: strings.Join(keys, ", "), Keys: keys}, url.Values{}
 	if o.Owner != "" {
 		query.Set("owner", o.Owner)
 	}
 	if o.Slots != 0 {
 		query.Set("slots", strconv.Itoa(o.Slots))
 	}
-	if err = c.take(ctx, lease, o, query); err != nil {
+	if err := c.take(ctx, lease, o, query); err != nil {
 		return nil, err
 	}
 	return lease, nil
 }
 
-func newLease(keys ...string) (*Lease, error) {
-	random := make([]byte, 16)
-	_, err := rand.Read(random)
-	return &Lease{Key: strings.Join(keys, ", "), Keys: keys, Token: fmt.Sprintf("%x", random)}, err
-}
-
 func (c *Client) take(ctx context.Context, lease *Lease, o Options, query url.Values) error {
-	begun := time.Now()
-	err := c.call(ctx, "PUT", lease, query, begun.Add(o.Wait+c.RetryFor), begun.Add(o.Wait), true)
+	random := make([]byte, 16)
+	if _, err := rand.Read(random); err != nil {
+		return err
+	}
+	if lease.Token, lease.ttl = fmt.Sprintf("%x", random), o.TTL; o.TTL == 0 {
+		lease.ttl = 30 * time.Second
+	}
+	query.Set("ttl", inMs(lease.ttl))
+	waitUntil := time.Now().Add(least(o.Wait, 1e5*time.Hour)) // Later ones would overflow.
+	err := c.call(ctx, "PUT", lease, query, waitUntil.Add(c.RetryFor), waitUntil, true)
 	isStored := lease.record != nil && lease.record.stored != nil
-	if err == nil && !isStored && time.Until(lease.EndsAt()) < o.TTL*2/3 {
+	if err == nil && !isStored && time.Until(lease.EndsAt()) < lease.ttl*2/3 {
 		// It waited. The same request says when the lease ends.
 		err = c.call(ctx, "PUT", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
 	}
-	isOver := err == nil || errors.Is(err, ErrAbandoned)
-	for _, kind := range []error{ErrLost, ErrRefused, ErrUnavailable} {
-		isOver = isOver || errors.Is(err, kind)
-	}
-	if !isOver && (o.Wait > 0 || len(lease.Keys) > 1 || !errors.Is(err, ErrBusy)) { // It frees what it was not told of.
+	var told *Error // Any other error is the context's.
+	isOpen := err != nil && (!errors.As(err, &told) || told.Kind == ErrUnknown)
+	if isOpen || errors.Is(err, ErrBusy) && (o.Wait > 0 || len(lease.Keys) > 1) { // It frees what it was not told of.
 		_ = c.leave(lease, true)
 	}
 	return err
@@ -267,6 +276,7 @@ func (c *Client) leave(lease *Lease, isClean bool) error {
 	if lease.record != nil && isClean {
 		query.Set("clean", "true")
 	}
+	lease.end()
 	return c.each(context.Background(), "DELETE", lease, query, time.Now().Add(c.TryFor))
 }
 
@@ -293,7 +303,7 @@ func (c *Client) each(ctx context.Context, method string, l *Lease, query url.Va
 	}
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if method == "PATCH" && failed == nil {
+	if method == "PATCH" && failed == nil && !l.isOver {
 		l.endsAt = endsAt
 	}
 	return failed
@@ -302,9 +312,10 @@ func (c *Client) each(ctx context.Context, method string, l *Lease, query url.Va
 // Release gives a lock back.
 func (c *Client) Release(ctx context.Context, lease *Lease) error {
 	until := time.Now().Add(c.RetryFor)
-	if time.Now().After(lease.EndsAt()) { // The lock is free by itself: one try is enough.
+	if lease.Check() != nil { // The lock is free by itself: one try is enough.
 		until = time.Now().Add(c.TryFor)
 	}
+	lease.end()
 	return c.each(ctx, "DELETE", lease, url.Values{}, until)
 }
 
@@ -316,32 +327,22 @@ func (c *Client) Hold(ctx context.Context, key string, o Options, work func(cont
 // HoldAll does the same with the locks of all these keys, or of none.
 func (c *Client) HoldAll(ctx context.Context, keys []string, o Options,
 	work func(context.Context, *Lease) error) error {
-	if o.TTL == 0 {
-		o.TTL = 30 * time.Second
-	}
 	lease, err := c.AcquireAll(ctx, keys, o)
 	if err != nil {
 		return err
 	}
-	working, stop, isLost := c.renews(ctx, lease, o.TTL)
-	hasEnded := false
-	defer func() {
-		if stop(); !hasEnded { // The work panics, or ends its goroutine.
-			_ = c.Release(context.Background(), lease)
-		}
+	working, stop := c.renews(ctx, lease)
+	var over, released error
+	failed := func() error {
+		// Also if the work panics, or ends its goroutine.
+		defer func() { stop(); over, released = lease.Check(), c.Release(context.Background(), lease) }()
+		return work(working, lease)
 	}()
-	failed := work(working, lease)
-	hasEnded = true
-	stop()
-	if time.Now().After(lease.EndsAt()) {
-		isLost.Store(true)
-	}
-	released := c.Release(context.Background(), lease)
 	switch {
-	case isLost.Load() && failed != nil: // Perhaps only because its context was canceled.
-		return &Error{Kind: ErrLost, Message: fmt.Sprintf("%s: the lease is over. The work returned: %v", lease.Key, failed)}
-	case isLost.Load():
-		return &Error{Kind: ErrLost, Message: lease.Key + ": the lease is over"}
+	case over != nil && failed != nil: // Perhaps only because its context was canceled.
+		return &Error{Kind: ErrLost, Message: fmt.Sprintf("%v. The work returned: %v", over, failed)}
+	case over != nil:
+		return over
 	case failed != nil:
 		return failed // It says more than what the release does.
 	case errors.Is(released, ErrUnknown):
@@ -351,8 +352,7 @@ func (c *Client) HoldAll(ctx context.Context, keys []string, o Options,
 }
 
 // Renews until it is stopped, also once ctx has ended: the work may take a while to end. A loss cancels its context.
-func (c *Client) renews(ctx context.Context, lease *Lease, ttl time.Duration) (context.Context, func(), *atomic.Bool) {
-	isLost := new(atomic.Bool)
+func (c *Client) renews(ctx context.Context, lease *Lease) (context.Context, func()) {
 	working, cancel := context.WithCancel(ctx)
 	renewing, end := context.WithCancel(context.Background())
 	stop := func() { cancel(); end() }
@@ -360,21 +360,18 @@ func (c *Client) renews(ctx context.Context, lease *Lease, ttl time.Duration) (c
 		for renewing.Err() == nil {
 			select {
 			case <-renewing.Done():
-			case <-time.After(least(ttl/3, time.Until(lease.EndsAt()))):
+			case <-time.After(least(lease.ttl/3, time.Until(lease.EndsAt()))):
 				inTime, over := context.WithDeadline(renewing, lease.EndsAt())
-				err := c.Renew(inTime, lease, ttl)
+				err := c.Renew(inTime, lease, lease.ttl)
 				over()
-				if renewing.Err() == nil && (errors.Is(err, ErrLost) || time.Now().After(lease.EndsAt())) {
-					isLost.Store(true)
-					lease.mutex.Lock()
-					lease.endsAt = time.Now() // So the release is tried once.
-					lease.mutex.Unlock()
+				if renewing.Err() == nil && (errors.Is(err, ErrLost) || lease.Check() != nil) {
+					lease.end()
 					stop()
 				}
 			}
 		}
 	}()
-	return working, stop, isLost
+	return working, stop
 }
 
 // The same request with the same token until it is answered. A gateway that fails is asked last from then on.
@@ -382,7 +379,10 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 	isNew bool) error {
 	failed, isDoubtful, isReached, isWrong := 0, !isNew, !isNew, true
 	query["key"] = l.Keys
-	tryFor, doubtful := c.TryFor, []string(nil)
+	tryFor, path, doubtful := c.TryFor, "/lock", []string(nil)
+	if l.record != nil {
+		path = "/once"
+	}
 	if method == "PATCH" { // One gateway that hangs must not use up a lease that another one can renew.
 		tryFor = least(tryFor, time.Until(until)/2)
 	}
@@ -397,7 +397,7 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		} else {
 			wait = 0
 		}
-		address, timeout := base+l.path()+"?"+query.Encode(), least(until.Sub(sent), tryFor+wait)
+		address, timeout := base+path+"?"+query.Encode(), least(until.Sub(sent), tryFor+wait)
 		status, text, header := c.send(ctx, method, address, l, timeout)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -419,14 +419,16 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		problem.Message = fmt.Sprintf("%s %s at %s: %s", method, l.Key, base, problem.Detail)
 		isDoubtful, isReached = isDoubtful || problem.Kind == ErrUnknown, isReached || status > 0
 		pause, isBusy := 200*time.Millisecond, problem.Kind == ErrBusy || problem.Kind == ErrAbandoned
-		isRefused := errors.Is(&problem, ErrRefused)
 		if isBusy && time.Until(waitUntil) > 100*time.Millisecond {
 			if problem.Position > 0 {
 				continue
 			}
-		} else if isBusy || isRefused || errors.Is(&problem, ErrLost) {
-			if isRefused && doubtful != nil && method == "PUT" { // Those may have granted it.
+		} else if isBusy || errors.Is(&problem, ErrRefused) || errors.Is(&problem, ErrLost) {
+			if doubtful != nil && method == "PUT" { // Those may have granted it, or a late copy still takes it.
 				others := &Client{URLs: doubtful, APIKey: c.APIKey, TryFor: c.TryFor, HTTP: c.HTTP}
+				if isBusy { // This one answers, and tells it to the store that they share.
+					others = c
+				}
 				_ = others.leave(l, isNew)
 			}
 			return &problem
@@ -444,6 +446,8 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 			if time.Now().After(until) || isRound && (isWrong || !isReached) {
 				if problem.Kind = ErrUnavailable; isWrong {
 					problem.Kind = ErrRefused
+				} else if method == "PATCH" && time.Now().After(until) { // Then the lease is over.
+					problem.Kind = ErrLost
 				} else if isDoubtful {
 					problem.Kind = ErrUnknown
 				}
@@ -459,13 +463,6 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		case <-time.After(least(pause, time.Until(until))):
 		}
 	}
-}
-
-func (l *Lease) path() string {
-	if l.record != nil {
-		return "/once"
-	}
-	return "/lock"
 }
 
 // Whether this is the gateway's whole answer. A proxy may answer 200 with anything.
@@ -510,7 +507,9 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 	} else if method == "PUT" { // A renewal changes none of these, and the work may be reading them.
 		l.FencingToken, l.FencingTokens, l.Slot = grant.FencingToken, numbers, grant.Slot
 	}
-	l.endsAt = sent.Add(time.Duration(grant.TTLMs) * time.Millisecond)
+	if !l.isOver {
+		l.endsAt = sent.Add(time.Duration(grant.TTLMs) * time.Millisecond)
+	}
 	if isBegin {
 		l.record.earlier, l.record.maxResultBytes = *grant.Earlier, grant.MaxResultBytes
 	}
@@ -532,7 +531,7 @@ func (r *record) isReplayed(body []byte, header http.Header) bool {
 
 // The status, the text, the headers. Status 0: nothing was sent. -1: and the settings are wrong. 1: the answer is lost.
 func (c *Client) send(ctx context.Context, method, address string, l *Lease, timeout time.Duration) (
-	int, []byte, http.Header) {
+	status int, text []byte, header http.Header) {
 	var isSent, isWrong atomic.Bool
 	if timeout < 100*time.Millisecond {
 		timeout = 100 * time.Millisecond
@@ -553,7 +552,7 @@ func (c *Client) send(ctx context.Context, method, address string, l *Lease, tim
 	}
 	request, err := http.NewRequestWithContext(ctx, method, address, body)
 	if err != nil {
-		return 0, []byte(err.Error()), nil
+		return -1, []byte(err.Error()), nil
 	}
 	request.Header.Set("Lease-Token", l.Token)
 	if l.record != nil && method == "PUT" && l.record.fingerprint != "" {
@@ -565,19 +564,20 @@ func (c *Client) send(ctx context.Context, method, address string, l *Lease, tim
 		request.Header.Set("Authorization", "Bearer "+c.APIKey)
 	}
 	answer, err := c.HTTP.Do(request)
-	if err != nil && isWrong.Load() {
-		return -1, []byte(err.Error()), nil
-	} else if err != nil && !isSent.Load() {
-		return 0, []byte(err.Error()), nil
-	} else if err == nil {
+	if err == nil {
 		defer answer.Body.Close()
-		var text []byte
 		if text, err = io.ReadAll(answer.Body); err == nil {
 			return answer.StatusCode, text, answer.Header
 		}
 	}
 	c.HTTP.CloseIdleConnections() // They may be as dead: the next attempt makes a new one.
-	return 1, []byte(err.Error()), nil
+	var noPort *net.AddrError
+	if status = 1; isWrong.Load() || errors.As(err, &noPort) || strings.Contains(err.Error(), "invalid header field") {
+		status = -1
+	} else if !isSent.Load() {
+		status = 0
+	}
+	return status, []byte(err.Error()), nil
 }
 
 func inMs(span time.Duration) string { return fmt.Sprintf("%dms", span.Milliseconds()) }

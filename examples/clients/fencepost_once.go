@@ -34,13 +34,10 @@ type Place struct {
 // canceled; a result that it returns all the same is stored if nobody has taken over.
 func (c *Client) Once(ctx context.Context, key string, o OnceOptions,
 	work func(context.Context, *Place) (*Result, error)) (*Result, error) {
-	if o.TTL == 0 {
-		o.TTL = 30 * time.Second
-	}
 	if o.Slots != 0 {
 		return nil, refused("one at a time does a piece of work: it has no slots")
 	}
-	query := url.Values{"ttl": {inMs(o.TTL)}}
+	query := url.Values{}
 	if o.Keep > 0 {
 		query.Set("keep", inMs(o.Keep))
 	}
@@ -50,41 +47,38 @@ func (c *Client) Once(ctx context.Context, key string, o OnceOptions,
 	if o.NoTakeover {
 		query.Set("takeover", "false")
 	}
-	lease, err := newLease(key)
-	if err != nil {
-		return nil, err
-	}
-	lease.record = &record{fingerprint: o.Fingerprint}
+	lease := &Lease{Key: key, Keys: []string{key}, record: &record{fingerprint: o.Fingerprint}}
 	if err := c.take(ctx, lease, o.Options, query); err != nil {
 		return nil, err
 	} else if lease.record.stored != nil {
 		return lease.record.stored, nil
 	}
-	working, stop, isLost := c.renews(ctx, lease, o.TTL)
+	working, stop := c.renews(ctx, lease)
 	hasEnded := false
 	defer func() {
 		if stop(); !hasEnded { // The work panics, or ends its goroutine.
 			_ = c.leave(lease, false)
 		}
+		lease.end()
 	}()
 	place := &Place{Lease: lease, Earlier: lease.record.earlier, MaxResultBytes: lease.record.maxResultBytes}
 	result, failed := work(working, place)
 	hasEnded = true
 	if failed == nil {
-		return c.store(lease, result, o.TTL, query)
+		return c.store(lease, result, query)
 	}
 	stop()
+	over := lease.Check()
 	_ = c.leave(lease, errors.Is(failed, ErrNothingDone))
-	if isLost.Load() { // Perhaps it failed only because its context was canceled.
-		text := fmt.Sprintf("%s: the lease is over, and the work returned: %v", key, failed)
-		return nil, &Error{Kind: ErrLost, Message: text}
+	if over != nil { // Perhaps it failed only because its context was canceled.
+		return nil, &Error{Kind: ErrLost, Message: fmt.Sprintf("%v. The work returned: %v", over, failed)}
 	}
 	return nil, failed
 }
 
 // The same post until it is answered. It needs no lease, only that nobody has taken over.
-func (c *Client) store(lease *Lease, made *Result, ttl time.Duration, begin url.Values) (*Result, error) {
-	result, query, until := Result{}, url.Values{}, time.Now().Add(ttl)
+func (c *Client) store(lease *Lease, made *Result, begin url.Values) (*Result, error) {
+	result, query, until := Result{}, url.Values{}, time.Now().Add(lease.ttl)
 	if made != nil {
 		result = *made
 	}
@@ -94,8 +88,12 @@ func (c *Client) store(lease *Lease, made *Result, ttl time.Duration, begin url.
 	if result.Status != nil {
 		query.Set("status", strconv.Itoa(*result.Status))
 	}
-	if ttl < c.RetryFor {
+	if lease.ttl < c.RetryFor {
 		until = time.Now().Add(c.RetryFor)
+	}
+	if most := lease.record.maxResultBytes; most > 0 && int64(len(result.Body)) > most {
+		_ = c.leave(lease, false)
+		return nil, refused(fmt.Sprintf("%s: a result of %d bytes is longer than %d", lease.Key, len(result.Body), most))
 	}
 	lease.record.body, lease.record.contentType = result.Body, result.ContentType
 	post := func() (*Result, error) {
