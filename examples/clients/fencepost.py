@@ -32,7 +32,7 @@ class Superseded(Lost):
 class NothingDone(Exception): """The work of `once` raises it if it certainly changed nothing: as if it never began."""
 
 WAIT_S = 5.0  # The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
-ADDRESS = re.compile(r"https?://([^/?#:@\[\]]+|\[[^/\]]*\])(:\d{1,5})?(/[^?#]*)?")
+ADDRESS = re.compile(r"https?://([^\s/?#:@\[\]]+|\[[^\s/\]]*\])(:\d{1,5})?(/[^\s?#]*)?")
 NOTHING_HAPPENED = ("/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down",
                     "/problems/store-nearly-full")
 KINDS: dict[str, type[FencepostError]] = {"/problems/once-abandoned": Abandoned, "/problems/superseded": Superseded,
@@ -54,7 +54,7 @@ def is_done(method: str, path: str, status: int, body: Any) -> bool:  # A proxy 
     is_whole = has(body, "kept_ms" if method == "POST" else "ttl_ms") and all(
         has(lock, "fencing_token") for lock in (locks if isinstance(locks, list) and locks else [body]))
     return is_grant and is_whole and (not is_begin or type(body.get("earlier")) is int)
-Keys = str | tuple[str, ...]  # One, or several at once.
+Keys = str | tuple[str, ...] | list[str]  # One, or several at once.
 def each(key: Keys) -> tuple[str, ...]: return (key,) if isinstance(key, str) else tuple(key)
 def now() -> float:  # This clock goes on while the machine sleeps.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -67,9 +67,13 @@ class Result:
     content_type: str | None = None
     was_replayed: bool = False
     fencing_token: int = 0
-def result_of(made: "Result | bytes | str") -> Result:
+def result_of(made: "Result | bytes | str", most_bytes: int) -> Result:
     if isinstance(made, str): made = Result(made.encode(), content_type="text/plain; charset=utf-8")
-    result = made if isinstance(made, Result) else Result(bytes(made))
+    result = made if isinstance(made, Result) else Result(made)
+    if not isinstance(result.body, (bytes, bytearray, memoryview)):  # Such as None, or a list.
+        raise TypeError(f"{type(result.body).__name__} is no result: return bytes, str or Result")
+    result = replace(result, body=bytes(result.body))
+    if 0 < most_bytes < len(result.body): raise Refused(f"{len(result.body)} bytes are longer than {most_bytes}")
     return result if result.body or result.status is not None else replace(result, status=0)  # That means: empty.
 def replayed(status: int, body: bytes, headers: Any) -> Result | None:
     number, of_work = headers.get("Fencing-Token") or "", headers.get("Once-Status") or ""
@@ -81,9 +85,9 @@ def replayed(status: int, body: bytes, headers: Any) -> Result | None:
 class Lease:
     """Show `fencing_token` to what the lock protects. `ends_at` is by `now`, and never too late."""
     path = "/lock"
-    def __init__(self, key: Keys, token: str, sent: float, grant: Any) -> None:
+    def __init__(self, key: Keys, token: str, sent: float, grant: Any, *begun: dict[str, str]) -> None:
         self.key, self.token, self.ends_at, self.lost = key, token, sent + grant["ttl_ms"] / 1000, threading.Event()
-        locks = grant.get("locks") or [grant | {"key": key}]
+        locks = grant.get("locks") or [grant | {"key": each(key)[0]}]
         self.fencing_tokens: dict[str, int] = {lock["key"]: lock["fencing_token"] for lock in locks}
         self.slot: int | None = grant.get("slot")  # If several may hold the lock: a number from 1 on that no other has.
     @property
@@ -93,26 +97,28 @@ class Lease:
         return number
     def check(self) -> None:
         """Raises `Lost` if someone else may hold the lock."""
-        if self.lost.is_set() or now() >= self.ends_at: raise Lost(f"{self.key}: the lease is over")
+        if self.is_over(): raise Lost(f"{self.key}: the lease is over")
+    def is_over(self) -> bool: return self.lost.is_set() or now() >= self.ends_at
 class Place(Lease):
     """Of a worker. If `earlier` is not 0, so many workers before may have done the work, or half of it: look first."""
     path = "/once"
-    def __init__(self, key: str, token: str, sent: float, grant: Any, query: dict[str, str],
-                 headers: dict[str, str]) -> None:
+    def __init__(self, key: str, token: str, sent: float, grant: Any, *begun: dict[str, str]) -> None:
         super().__init__(key, token, sent, grant)
-        self.query, self.headers, self.earlier = query, headers, int(grant["earlier"])  # With those it was begun.
+        (self.query, self.headers), self.earlier = begun, int(grant["earlier"])  # With those it was begun.
         self.max_result_bytes: int = grant.get("max_result_bytes", 0)
 
 class InTime(HTTPHandler, HTTPSHandler):
-    """Sends nothing once there is a connection, if the one who asked has taken `turn`: then it is too late."""
+    """Sends nothing once there is a connection, if the one who asked has taken `turn`, or the lease is released."""
     turn: threading.Lock
+    lease: Lease | None
     def do_open(self, http_class: Any, req: Request, **settings: Any) -> http.client.HTTPResponse:
         def make(host: str, **more: Any) -> Any:
             connection = http_class(host, **more)
             connect = connection.connect
             def connect_in_time() -> None:
                 connect()
-                if not self.turn.acquire(blocking=False): raise TimeoutError("no answer in time")
+                is_over = self.lease and self.lease.lost.is_set()
+                if is_over or not self.turn.acquire(blocking=False): raise TimeoutError("no answer in time")
             connection.connect = connect_in_time
             return connection
         return super().do_open(make, req, **settings)
@@ -124,7 +130,8 @@ class Fencepost:
                  api_key: str = "", ca_file: str | None = None) -> None:
         urls = urls or os.environ.get("FENCEPOST_URL", "http://127.0.0.1:8080")
         self.urls = [url.strip().rstrip("/") for url in (urls.split(",") if isinstance(urls, str) else urls)]
-        if not all(ADDRESS.fullmatch(url) for url in self.urls):  # It may hold a password, which nobody is told.
+        told = [ADDRESS.fullmatch(url) for url in self.urls]  # It may hold a password, which the error must not show.
+        if not all(one and int((one[2] or ":0")[1:]) < 65536 for one in told):
             raise Refused("FENCEPOST_URL, or what you give, is not http[s]://HOST:PORT, without a user and a password")
         is_secure = any(url.startswith("https:") for url in self.urls)
         ca_file = ca_file or os.environ.get("SSL_CERT_FILE") or None  # OpenSSL passes over a file that is not there.
@@ -148,17 +155,18 @@ class Fencepost:
         `slots`, a number or "any", is how many may hold it at once. Of a tuple of keys it takes all locks, or none."""
         query = {"ttl": f"{round(ttl_s * 1000)}ms"} | ({"owner": owner} if owner else {})
         if slots != 1: query["slots"] = str(slots)
-        return Lease(key, token := token or uuid.uuid4().hex, *self._take("/lock", key, token, ttl_s, wait_s, query))
+        lease: Lease = self._take(Lease, key, token or uuid.uuid4().hex, ttl_s, wait_s, query)
+        return lease
 
-    def _take(self, path: str, key: Keys, token: str, ttl_s: float, wait_s: float, query: dict[str, str],
-              headers: dict[str, str] = {}) -> tuple[float, Any]:
+    def _take(self, made: Callable[..., Lease], key: Keys, token: str, ttl_s: float, wait_s: float,
+              query: dict[str, str], headers: dict[str, str] = {}, path: str = "/lock") -> Any:
         wait_until, until = now() + wait_s if wait_s else 0, now() + wait_s + self.retry_for_s
         try:
             sent, grant = self.call("PUT", key, token, until, query, wait_until, True, path, headers)
             if now() - sent > ttl_s / 3 and not isinstance(grant, Result):
                 # If it waited, the lease began later. The same request says when it ends.
                 sent, grant = self.call("PUT", key, token, now() + self.try_for_s, query, path=path, headers=headers)
-            return sent, grant
+            return grant if isinstance(grant, Result) else made(key, token, sent, grant, query, headers)
         except (Lost, Refused, Unavailable, Abandoned): raise
         except BaseException as error:  # It leaves the wait queue, and releases a grant that it was not told of.
             if wait_s or not isinstance(error, Busy) or not isinstance(key, str):
@@ -169,11 +177,11 @@ class Fencepost:
         query = {"clean": "true"} if path == "/once" and is_clean else {}
         self._each("DELETE", key, token, now() + self.try_for_s, query, path)
 
-    def _each(self, method: str, keys: Keys, token: str, until: float, query: dict[str, str],
-              path: str) -> list[tuple[float, Any]]:
+    def _each(self, method: str, keys: Keys, token: str, until: float, query: dict[str, str], path: str,
+              lease: Lease | None = None) -> list[tuple[float, Any]]:
         said, failed = [], []
         for key in each(keys):  # One that fails keeps none of the others from it, and hides no other that is lost.
-            try: said.append(self.call(method, key, token, until, query, path=path))
+            try: said.append(self.call(method, key, token, until, query, path=path, lease=lease))
             except Exception as error:
                 if method == "PATCH" and isinstance(error, Lost): raise
                 failed.append(error)
@@ -182,36 +190,38 @@ class Fencepost:
 
     def renew(self, lease: Lease, ttl_s: float = 30) -> None:
         query = {"ttl": f"{round(ttl_s * 1000)}ms"}
-        got = self._each("PATCH", lease.key, lease.token, lease.ends_at, query, lease.path)
+        got = self._each("PATCH", lease.key, lease.token, lease.ends_at, query, lease.path, lease)
         lease.ends_at = max(lease.ends_at, min(sent + grant["ttl_ms"] / 1000 for sent, grant in got))
 
     def release(self, lease: Lease) -> None:
-        is_over = lease.lost.is_set() or now() >= lease.ends_at  # The lock is free by itself: one try is enough.
-        self._each("DELETE", lease.key, lease.token, now() + (self.retry_for_s, self.try_for_s)[is_over], {}, "/lock")
+        self._each("DELETE", lease.key, lease.token, now() + self._end(lease), {}, "/lock")
+    def _end(self, lease: Lease) -> float:
+        """From here on `check` raises, before another can have the lock. Returns for how long to try to release it."""
+        for_s = self.try_for_s if lease.is_over() else self.retry_for_s  # What is free by itself needs one try.
+        lease.lost.set()
+        return for_s
 
     @contextmanager
     def hold(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
              slots: int | str = 1) -> Iterator[Lease]:
         """Renews in the background. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
         lease = self.acquire(key, ttl_s, wait_s, owner, slots=slots)
-        done = threading.Event()
         unsaid: Any = Exception  # If the work fails, what it raises says more than what the release does.
         try:
-            self._renews(lease, ttl_s, done)
+            self._renews(lease, ttl_s)
             yield lease
             lease.check()
             unsaid = Unknown
         finally:
-            done.set()
             with suppress(unsaid): self.release(lease)
 
-    def _renews(self, lease: Lease, ttl_s: float, done: threading.Event) -> None:
-        """Renews in a thread, until the event is set."""
+    def _renews(self, lease: Lease, ttl_s: float) -> None:
+        """Renews in a thread, until the lease is over."""
         def keep() -> None:
-            while not lease.lost.is_set() and not done.wait(min(ttl_s / 3, lease.ends_at - now())):
+            while not lease.lost.wait(min(ttl_s / 3, lease.ends_at - now())):
                 try: lease.check(); self.renew(lease, ttl_s)
                 except Exception as error:  # Also if there is no thread left to ask with.
-                    if not done.is_set() and (isinstance(error, Lost) or now() >= lease.ends_at): lease.lost.set()
+                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
         threading.Thread(target=keep, daemon=True).start()
 
     def once(self, key: str, work: "Callable[[Place], Result | bytes | str]", ttl_s: float = 30, wait_s: float = 0,
@@ -221,23 +231,24 @@ class Fencepost:
         that something may have been done, except after `NothingDone`."""
         place = self._begin(key, uuid.uuid4().hex, ttl_s, wait_s, keep_s, owner, fingerprint, takeover)
         if isinstance(place, Result): return place
-        done = threading.Event()
+        result = None
         try:
-            try: self._renews(place, ttl_s, done); result = result_of(work(place))
-            except BaseException as error:
-                done.set()
-                with suppress(Exception): self._leave("/once", key, place.token, isinstance(error, NothingDone))
-                raise
+            self._renews(place, ttl_s); result = result_of(work(place), place.max_result_bytes)
             return self._store(place, result, ttl_s)
-        finally: done.set()
+        except BaseException as error:
+            self._end(place)
+            if not result or isinstance(error, Refused):  # Such as a result that is too large.
+                with suppress(Exception): self._leave("/once", key, place.token, isinstance(error, NothingDone))
+            raise
+        finally: place.lost.set()
 
     def _begin(self, key: str, token: str, ttl_s: float, wait_s: float, keep_s: float, owner: str, fingerprint: str,
                takeover: bool) -> Place | Result:
         query = {"ttl": f"{round(ttl_s * 1000)}ms", "keep": f"{round(keep_s * 1000)}ms"}
         query |= ({"owner": owner} if owner else {}) | ({} if takeover else {"takeover": "false"})
         headers = {"Once-Fingerprint": fingerprint} if fingerprint else {}
-        sent, said = self._take("/once", key, token, ttl_s, wait_s, query, headers)
-        return said if isinstance(said, Result) else Place(key, token, sent, said, query, headers)
+        begun: Place | Result = self._take(Place, key, token, ttl_s, wait_s, query, headers, "/once")
+        return begun
 
     def _store(self, place: Place, result: Result, ttl_s: float) -> Result:
         """The same post until it is answered, for as long as the lease may last. It needs no lease, only that nobody
@@ -249,9 +260,6 @@ class Fencepost:
             _, stored = self.call("POST", key, token, until, query, path="/once", headers=headers, body=result.body)
             return replace(result, was_replayed=False, fencing_token=stored["fencing_token"])
         try: return post()
-        except (Refused, TypeError):  # Such as a result that is too large, or that is none.
-            with suppress(FencepostError): self._leave("/once", key, token, is_clean=False)
-            raise
         except Lost as error:
             if error.type != "/problems/not-begun": raise
         # The record was broken or lost. The work is done: what was said about taking over does not matter now.
@@ -264,21 +272,22 @@ class Fencepost:
         raise Superseded(f"{key}: another worker has taken over", {"fencing_token": number})
 
     def call(self, method: str, key: Keys, token: str, until: float, query: dict[str, str] = {}, wait_until: float = 0,
-             is_new: bool = False, path: str = "/lock", headers: dict[str, str] = {},
-             body: bytes | None = None) -> tuple[float, Any]:
+             is_new: bool = False, path: str = "/lock", headers: dict[str, str] = {}, body: bytes | None = None,
+             lease: Lease | None = None) -> tuple[float, Any]:
         """The same request with the same token until it is answered. A gateway that fails is asked last from then on.
-        Returns when it asked, and what was granted."""
+        Returns when it asked, and what was granted. Of a `lease` that was released, nothing is sent any more."""
         failed, is_doubtful, is_reached, is_wrong = 0, not is_new, not is_new, True
         doubtful: list[str] = []
         # One gateway that hangs must not use up a lease that another one can renew.
         try_for_s = min(self.try_for_s, (until - now()) / 2) if method == "PATCH" else self.try_for_s
         while True:
+            if lease and lease.lost.is_set(): raise Lost(f"{key}: the lease is over")
             url, sent = self.urls[0], now()
             wait_s = min(WAIT_S, max(0.0, wait_until - sent))
             asked = {"key": each(key)} | query | ({"wait": f"{round(wait_s * 1000)}ms"} if wait_until else {})
             shown = self.headers | {"Lease-Token": token} | headers
             request = Request(f"{url}{path}?{urlencode(asked, doseq=True)}", data=body, method=method, headers=shown)
-            status, data, said = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s)))
+            status, data, said = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s)), lease)
             if path == "/once" and method == "PUT" and (result := replayed(status, data, said)): return sent, result
             answer: Any = None
             with suppress(ValueError): answer = json.loads(data or "{}")
@@ -289,12 +298,12 @@ class Fencepost:
             if status == 400 and not problem and url[:5] == "http:" and re.search("(?i)tls|https", text): status = -1
             kind = kind_of(status, problem.get("type", ""))
             why = f"{method} {key} at {url}: {problem.get('detail') or text or status}"
-            if issubclass(kind, Refused) and doubtful and method == "PUT":  # Those may have granted it.
-                others = copy.copy(self)
-                others.urls = doubtful
-                with suppress(FencepostError): others._leave(path, key, token, is_clean=is_new)
             is_busy = kind in (Busy, Abandoned)
             is_final = now() > wait_until - 0.1 if is_busy else issubclass(kind, (Lost, Refused))
+            if is_final and doubtful and method == "PUT":  # Those may have granted it, or a late copy still takes it.
+                others = copy.copy(self)
+                if not is_busy: others.urls = doubtful  # Else this one answers, and tells the store that they share.
+                with suppress(FencepostError): others._leave(path, key, token, is_clean=is_new)
             if is_final: raise kind(why, problem, after)
             is_doubtful, is_reached = is_doubtful or kind is Unknown, is_reached or status > 0
             is_wrong = is_wrong and status < 0
@@ -306,15 +315,16 @@ class Fencepost:
             if self.urls[0] == url: self.urls = [*self.urls[1:], url]
             is_round = failed % len(self.urls) == 0
             if now() >= until or is_round and (is_wrong or not is_reached):
-                raise (Refused if is_wrong else Unknown if is_doubtful else Unavailable)(why, problem, after)
+                kind = Lost if method == "PATCH" and now() >= until else Unknown if is_doubtful else Unavailable
+                raise (Refused if is_wrong else kind)(why, problem, after)
             left = max(0.0, until - now())
             if is_round: time.sleep(min(after or 0.2, 0.2 + left / 4, left))  # It may be well before it said.
 
-    def _send(self, request: Request, timeout_s: float) -> tuple[int, bytes, Any]:
+    def _send(self, request: Request, timeout_s: float, lease: Lease | None) -> tuple[int, bytes, Any]:
         """The status, the body, and the headers. Status 0: nothing was sent. -1: and the settings are wrong. 1: the
         answer was lost. A thread asks: a socket's timeout is for each piece, and names take long to look up."""
         handler, said = InTime(context=self.tls), Future[tuple[int, bytes, Any]]()
-        handler.turn = threading.Lock()
+        handler.turn, handler.lease = threading.Lock(), lease
         def ask() -> None:
             try: said.set_result(self._ask(handler, request, timeout_s))
             except BaseException as error: said.set_exception(error)
@@ -331,4 +341,6 @@ class Fencepost:
             why = error.reason  # Of TLS, a connection that ends is an outage, and all else is a wrong setting.
             is_wrong = isinstance(why, ssl.SSLError) and not isinstance(why, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
             return -1 if is_wrong else 0, str(why).encode(), {}
-        except (OSError, http.client.HTTPException, ValueError) as error: return 1, repr(error).encode(), {}
+        except (OSError, http.client.HTTPException) as error: return 1, repr(error).encode(), {}
+        except (ValueError, OverflowError) as error:  # Before there is a connection: of an address, or of a header.
+            return 1 if handler.turn.locked() else -1, repr(error).encode(), {}

@@ -5,7 +5,7 @@ It sends each request in a thread, so the event loop never waits for a gateway.
 import asyncio, threading, uuid
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import Any, AsyncIterator, Awaitable, Callable, Coroutine, TypeVar
+from typing import Any, AsyncIterator, Awaitable, Callable, TypeVar
 
 from fencepost import (Abandoned, Busy, Fencepost, FencepostError, Keys, Lease, Lost, Mismatch, NothingDone, Place,
                        Refused, Result, Superseded, Unavailable, Unknown, now, result_of)
@@ -15,7 +15,7 @@ __all__ = ["Abandoned", "AsyncFencepost", "AsyncLease", "AsyncPlace", "Busy", "F
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T]) -> T:
+def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Like `asyncio.to_thread`, but each call has its own thread: many that wait must not delay a renewal."""
     result: Future[T] = Future()
     result.set_running_or_notify_cancel()
@@ -25,12 +25,17 @@ async def in_thread(work: Callable[[], T]) -> T:
         except BaseException as error: result.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return await asyncio.wrap_future(result)
+    return asyncio.wrap_future(result)
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Goes on with this even if the task that asked for it is canceled."""
-    return await asyncio.shield(asyncio.create_task(work))
+async def to_the_end(work: Callable[[], T]) -> T:
+    """Also if the task is canceled meanwhile: with the task, the program may end, and with that the thread."""
+    asked, canceled = in_thread(work), None
+    while not asked.done():
+        try: await asyncio.wait([asked])
+        except asyncio.CancelledError as error: canceled = error
+    if canceled: asked.exception(); raise canceled  # What came of it is not told then.
+    return asked.result()
 
 
 class AsyncLease(Lease):
@@ -72,14 +77,15 @@ class AsyncFencepost:
             return await in_thread(work)
         except asyncio.CancelledError:  # After this, the gateway grants nothing to what the thread still asks.
             is_canceled.set()
-            with suppress(FencepostError): await to_the_end(in_thread(free))
+            with suppress(FencepostError): await to_the_end(free)
             raise
 
     async def renew(self, lease: Lease, ttl_s: float = 30) -> None:
         await in_thread(lambda: self.blocking.renew(lease, ttl_s))
 
     async def release(self, lease: Lease) -> None:
-        await to_the_end(in_thread(lambda: self.blocking.release(lease)))
+        until = now() + self.blocking._end(lease)  # Here, since an event of a task is not to be set in a thread.
+        await to_the_end(lambda: self.blocking._each("DELETE", lease.key, lease.token, until, {}, "/lock"))
 
     @asynccontextmanager
     async def hold(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
@@ -113,17 +119,18 @@ class AsyncFencepost:
         begun = await self._take("/once", key, token, lambda: self.blocking._begin(
             key, token, ttl_s, wait_s, keep_s, owner, fingerprint, takeover))
         if isinstance(begun, Result): return begun
-        place = AsyncPlace(begun)
+        place, result = AsyncPlace(begun), None
         keeping = asyncio.create_task(self._keep(place, ttl_s))
         try:
-            try:
-                result = result_of(await work(place))
-            except BaseException as error:
-                keeping.cancel()
-                is_clean = isinstance(error, NothingDone)
+            made = result = result_of(await work(place), place.max_result_bytes)
+            return await to_the_end(lambda: self.blocking._store(begun, made, ttl_s))
+        except BaseException as error:
+            place.lost.set()
+            is_clean = isinstance(error, NothingDone)
+            if not result or isinstance(error, Refused):  # Such as a result that is too large.
                 with suppress(Exception):
-                    await to_the_end(in_thread(lambda: self.blocking._leave("/once", key, token, is_clean)))
-                raise
-            return await to_the_end(in_thread(lambda: self.blocking._store(begun, result, ttl_s)))
+                    await to_the_end(lambda: self.blocking._leave("/once", key, token, is_clean))
+            raise
         finally:
+            place.lost.set()
             keeping.cancel()
