@@ -31,6 +31,7 @@ export interface Lease {
   readonly fencingTokens: { readonly [key: string]: number };
   readonly slot?: number;
   readonly endsAt: number;
+  /** Aborts when the lease is over, also by its release. */
   readonly signal: AbortSignal;
   check(): void;
 }
@@ -39,10 +40,13 @@ export interface Place extends Lease {
   readonly earlier: number;
   readonly maxResultBytes: number;
 }
-export type Made = string | Uint8Array | { body: string | Uint8Array; status?: number; contentType?: string };
+export type Made = string | ArrayBufferView | { body: string | ArrayBufferView; status?: number; contentType?: string };
 export type Result = { body: Buffer; status?: number; contentType?: string; wasReplayed: boolean; fencingToken: number };
 
-/** `waitMs` may be as long as you like. `signal` gives up: the lock is released, or the ticket in the wait queue. */
+/**
+ * `waitMs` may be as long as you like. `signal` gives up: the lock is released, or the ticket in the wait queue. What
+ * `acquire` has granted, it no longer concerns.
+ */
 export type Options = { ttlMs?: number; waitMs?: number; owner?: string; signal?: AbortSignal };
 /** `slots`: how many may hold the lock at once. */
 export type LockOptions = Options & { slots?: number | "any" };

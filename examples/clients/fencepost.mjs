@@ -3,6 +3,7 @@
  * copy `fencepost.d.mts` as well.
  */
 import { X509Certificate } from "node:crypto";
+import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
 import http from "node:http";
 import https from "node:https";
@@ -66,11 +67,14 @@ function replayed(status, body, headers) {
   const told = headers["once-status"], contentType = headers["once-content-type"];
   return { body, status: told === undefined ? undefined : Number(told), contentType, wasReplayed: true, fencingToken };
 }
-function resultOf(made) {
-  if (typeof made === "string") made = { body: Buffer.from(made), contentType: "text/plain; charset=utf-8" };
-  if (made instanceof Uint8Array) made = { body: made };
-  const body = Buffer.from(made.body); // An empty result says by a status that it is meant.
-  return { ...made, body, status: made.status ?? (body.length ? undefined : 0) };
+function resultOf(made, mostBytes) {
+  if (typeof made === "string") made = { body: made, contentType: "text/plain; charset=utf-8" };
+  const told = ArrayBuffer.isView(made) ? made : made?.body, isView = ArrayBuffer.isView(told);
+  if (typeof told !== "string" && !isView) throw new TypeError("this is no result: return a string, bytes or { body }");
+  const body = isView ? Buffer.from(told.buffer, told.byteOffset, told.byteLength) : Buffer.from(told);
+  if (body.length > mostBytes) throw new Refused(`${body.length} bytes are longer than ${mostBytes}`);
+  const { status, contentType } = told === made ? {} : made; // An empty result says by a status that it is meant.
+  return { body, status: status ?? (body.length ? undefined : 0), contentType };
 }
 function read(what, file, use) { // What is wrong with a file of settings is told with its name.
   try {
@@ -83,9 +87,10 @@ const now = () => performance.now(); // It stands still while the machine sleeps
 
 /** Show `fencingToken` to what the lock protects. `endsAt` is by `performance.now()`, and never too late. */
 export class Lease {
-  /** `signal` aborts when the lease is lost, and when the `signal` that was given to `hold` aborts. */
+  /** `signal` aborts when the lease is over, and when the `signal` that was given to `hold` or `once` aborts. */
   constructor(key, token, grant, sentAt, canceled) {
     const end = new AbortController(), signal = canceled ? AbortSignal.any([end.signal, canceled]) : end.signal;
+    setMaxListeners(0, end.signal); // Each renewal of each key is one.
     const { fencing_token: fencingToken, slot, locks = [{ key, fencing_token: fencingToken }] } = grant;
     // Of several locks each has a number of its own.
     const fencingTokens = Object.fromEntries(locks.map((lock) => [lock.key, lock.fencing_token]));
@@ -131,7 +136,7 @@ export class Fencepost {
     const token = crypto.randomUUID(), query = { ttl: `${Math.round(ttlMs)}ms`, ...(owner && { owner }) };
     if (slots !== 1) query.slots = slots;
     const [sentAt, grant] = await this.take(key, token, ttlMs, waitMs, query, { signal });
-    return new Lease(key, token, grant, sentAt, signal);
+    return new Lease(key, token, grant, sentAt);
   }
 
   async take(key, token, ttlMs, waitMs, query, more) {
@@ -157,23 +162,25 @@ export class Fencepost {
   }
 
   async renew(lease, ttlMs = 30_000) {
-    const query = { ttl: `${Math.round(ttlMs)}ms` }, { key, token, endsAt, path } = lease;
+    const query = { ttl: `${Math.round(ttlMs)}ms` }, { key, token, endsAt, path } = lease, signal = lease.end?.signal;
     const isLost = (error) => { if (error instanceof Lost) throw error; return error; }; // No other failure hides it.
-    const ask = (one) => this.call("PATCH", one, token, endsAt, query, { path }).catch(isLost);
+    const ask = (one) => this.call("PATCH", one, token, endsAt, query, { path, signal }).catch(isLost);
     const renewed = await Promise.all([key].flat().map(ask));
-    for (const failed of renewed) if (failed instanceof Error) throw failed;
+    for (const failed of renewed) if (failed instanceof Error) throw signal?.aborted ? signal.reason : failed;
     lease.endsAt = Math.max(lease.endsAt, Math.min(...renewed.map(([sentAt, grant]) => sentAt + grant.ttl_ms)));
   }
 
   async release({ key, token, endsAt, end }) { // If the lease is over, the lock is free by itself: one try is enough.
     const isOver = end?.signal.aborted || now() >= endsAt;
+    end?.abort(new Lost(`${key}: the lease is over`)); // Before another can have the lock.
     await this.free(key, token, now() + (isOver ? this.tryForMs : this.retryForMs));
   }
 
   /** Renews during the work. If the lease is lost, `signal` aborts, `check` throws `Lost`, and so does the end. */
   async hold(key, options, work) {
-    const { ttlMs = 30_000 } = options ?? {}, lease = await this.acquire(key, options);
-    const done = this.renews(lease, ttlMs);
+    const { ttlMs = 30_000, signal } = options ?? {}, lease = await this.acquire(key, options);
+    if (signal) lease.signal = AbortSignal.any([lease.signal, signal]);
+    this.renews(lease, ttlMs);
     let hasFailed = true; // Then what the work throws says more than what the release does.
     try {
       const result = await work(lease);
@@ -181,25 +188,23 @@ export class Fencepost {
       hasFailed = false;
       return result;
     } finally {
-      done.abort();
       await this.release(lease).catch((error) => { if (!hasFailed && !(error instanceof Unknown)) throw error; });
     }
   }
 
-  /** Renews until what it returns aborts. */
+  /** Renews until the lease is over. */
   renews(lease, ttlMs) {
-    const done = new AbortController();
+    const { signal } = lease.end;
     const keep = async () => {
-      while (!lease.end.signal.aborted) {
-        await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), undefined, { signal: done.signal });
+      while (!signal.aborted) {
+        await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), undefined, { signal });
         let why;
         if (now() < lease.endsAt) await this.renew(lease, ttlMs).catch((error) => { why = error; });
-        if (done.signal.aborted || !(why instanceof Lost) && now() < lease.endsAt) continue;
+        if (signal.aborted || !(why instanceof Lost) && now() < lease.endsAt) continue;
         lease.end.abort(new Lost(`${lease.key}: the lease is over`, why?.problem));
       }
     };
     keep().catch(() => {}); // It ends so when the work does.
-    return done;
   }
 
   /**
@@ -208,21 +213,22 @@ export class Fencepost {
    * something may have been done, except after `NothingDone`.
    */
   async once(key, options, work) {
-    const token = crypto.randomUUID(), { ttlMs = 30_000, signal } = options;
+    const token = crypto.randomUUID(), { ttlMs = 30_000 } = options;
     const place = await this.begin(key, token, options);
     if (place.wasReplayed) return place;
-    const done = this.renews(place, ttlMs);
+    const over = () => place.end.abort(new Lost(`${key}: the lease is over`));
+    this.renews(place, ttlMs);
+    let result;
     try {
-      let result;
-      try {
-        result = resultOf(await work(place));
-      } catch (error) {
-        done.abort();
-        await this.leave("/once", key, token, error instanceof NothingDone).catch(() => {});
-        throw error;
-      }
+      result = resultOf(await work(place), place.maxResultBytes);
       return await this.store(place, result, ttlMs);
-    } finally { done.abort(); }
+    } catch (error) {
+      over();
+      // Such as a result that is too large.
+      const isOpen = !result || error instanceof Refused;
+      if (isOpen) await this.leave("/once", key, token, error instanceof NothingDone).catch(() => {});
+      throw error;
+    } finally { over(); }
   }
 
   async begin(key, token, { ttlMs = 30_000, waitMs = 0, keepMs = 86_400_000, owner, fingerprint, takeover, signal }) {
@@ -246,9 +252,7 @@ export class Fencepost {
     };
     try {
       return await post();
-    } catch (error) { // Such as a result that is too large, or none that can be sent.
-      const isOver = error instanceof Refused || !(error instanceof FencepostError);
-      if (isOver) await this.leave(path, key, token, false).catch(() => {});
+    } catch (error) {
       if (error.type !== "/problems/not-begun") throw error;
     }
     // The record was broken or lost. The work is done: what was said about taking over does not matter now.
@@ -290,12 +294,14 @@ export class Fencepost {
       const kind = kindOf(status, problem.type);
       const message = `${method} ${key} at ${url}: ${problem.detail ?? (text || status)}`;
       const error = new kind(message, problem, after);
-      if (error instanceof Refused && doubtful.size && method === "PUT") { // Those may have granted it.
-        const others = Object.assign(Object.create(this), { urls: [...doubtful] });
+      const isBusy = kind === Busy || kind === Abandoned;
+      const isFinal = isBusy ? now() > waitUntil - 100 : error instanceof Lost || error instanceof Refused;
+      if (isFinal && doubtful.size && method === "PUT") { // Those may have granted it, or a late copy still takes it.
+        // After Busy, this one answers, and tells the store that they share.
+        const others = isBusy ? this : Object.assign(Object.create(this), { urls: [...doubtful] });
         await others.leave(path, key, token, isNew).catch(() => {});
       }
-      const isBusy = kind === Busy || kind === Abandoned;
-      if (isBusy ? now() > waitUntil - 100 : error instanceof Lost || error instanceof Refused) throw error;
+      if (isFinal) throw error;
       isDoubtful ||= kind === Unknown;
       isReached ||= status > 0;
       isWrong &&= status < 0;
@@ -308,7 +314,8 @@ export class Fencepost {
       if (this.urls[0] === url) this.urls = [...this.urls.slice(1), url];
       const isRound = failed % this.urls.length === 0, left = Math.max(0, until - now());
       if (now() >= until || (isRound && (isWrong || !isReached))) {
-        throw new (isWrong ? Refused : isDoubtful ? Unknown : Unavailable)(message, problem, after);
+        const isOver = method === "PATCH" && now() >= until; // Of the lease.
+        throw new (isWrong ? Refused : isOver ? Lost : isDoubtful ? Unknown : Unavailable)(message, problem, after);
       }
       if (isRound) await pause(Math.min(after || 200, 200 + left / 4, left), undefined, { signal });
     }
@@ -318,9 +325,11 @@ export class Fencepost {
   send(method, url, headers, body, timeoutMs, signal) {
     return new Promise((resolve, reject) => {
       const isSecure = url.startsWith("https:");
-      const request = (isSecure ? https : http).request(url, { method, headers, ca: this.ca, signal });
+      let request, isConnected = false;
+      try {
+        request = (isSecure ? https : http).request(url, { method, headers, ca: this.ca, signal });
+      } catch (error) { resolve({ status: -1, data: Buffer.from(error.message), headers: {} }); return; }
       const timer = setTimeout(() => request.destroy(new Error("no answer in time")), timeoutMs);
-      let isConnected = false;
       const fail = (error) => {
         clearTimeout(timer);
         if (signal?.aborted) reject(signal.reason);
@@ -333,6 +342,9 @@ export class Fencepost {
       request.on("error", fail).on("socket", (socket) => {
         isConnected = request.reusedSocket;
         if (!isConnected) socket.once(isSecure ? "secureConnect" : "connect", () => { isConnected = true; });
+      }).on("upgrade", (response, socket) => { // To nothing that was asked for.
+        socket.destroy();
+        fail(new Error("it answers with 101"));
       }).on("response", async (response) => {
         try {
           const parts = [];
