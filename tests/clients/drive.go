@@ -60,8 +60,9 @@ func times(words []string) fencepost.Options {
 	return fencepost.Options{TTL: seconds(words[2]), Wait: seconds(words[3])}
 }
 
-func work(ctx context.Context, lease *fencepost.Lease) error {
-	fmt.Println("granted", lease.FencingToken)
+func work(ctx context.Context, held *fencepost.Lease) error {
+	lease = held
+	fmt.Println("granted", held.FencingToken)
 	for {
 		switch word := said()[0]; word {
 		case "leave":
@@ -82,19 +83,21 @@ func work(ctx context.Context, lease *fencepost.Lease) error {
 			<-ctx.Done()
 			return errFailed
 		}
-		if ctx.Err() != nil || time.Now().After(lease.EndsAt()) {
-			return ctx.Err()
+		if err := held.Check(); err != nil {
+			return err
 		}
 		fmt.Println("held")
 	}
 }
 
-// What work returns: much, nothing with a status, or a text.
+// What work returns: much, what no header can carry, nothing with a status, or a text.
 func made(word string, place *fencepost.Place) *fencepost.Result {
 	created, nothing := 201, 204
 	switch word {
 	case "much":
 		return &fencepost.Result{Body: make([]byte, place.MaxResultBytes+1)}
+	case "unsent":
+		return &fencepost.Result{ContentType: "text\n/plain"}
 	case "empty":
 		return &fencepost.Result{Status: &nothing}
 	}
@@ -179,6 +182,8 @@ func do(words []string) (string, error) {
 		return fmt.Sprint("granted ", lease.FencingTokens[words[1]], " ", lease.FencingTokens[words[2]]), nil
 	case "renew":
 		return "renewed", client.Renew(ctx, lease, seconds(words[1]))
+	case "check":
+		return "held", lease.Check()
 	case "release":
 		return "released", client.Release(ctx, lease)
 	case "hold":

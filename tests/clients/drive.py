@@ -2,6 +2,7 @@
 import json
 import os
 import sys
+from typing import cast
 
 from fencepost import Fencepost, FencepostError, Lease, NothingDone, Place, Refused, Result, Superseded
 
@@ -24,7 +25,7 @@ def describe(error: Exception | None) -> str:
     return json.dumps([error.status, error.type, error.detail, error.holder, retry_after_s, str(error)])
 
 
-def hold(fencepost: Fencepost, key: str, ttl_s: str, wait_s: str) -> None:
+def hold(fencepost: Fencepost, key: str, ttl_s: str, wait_s: str) -> Lease:
     with fencepost.hold(key, float(ttl_s), float(wait_s)) as lease:
         say(f"granted {lease.fencing_token}")
         while (word := said()[0]) != "leave":
@@ -35,6 +36,7 @@ def hold(fencepost: Fencepost, key: str, ttl_s: str, wait_s: str) -> None:
             lease.check()
             say("held")
     say("released")
+    return lease
 
 
 ENDS: dict[str, type[Exception]] = {"fail": Failed, "nothing": NothingDone}
@@ -45,9 +47,13 @@ def take_over(words: list[str]) -> bool:
 
 
 def made(word: str, place: Place) -> Result | str:
-    """What work returns: much, nothing with a status, or a text."""
+    """What work returns: much, what no header can carry, no result, nothing with a status, or a text."""
     if word == "much":
         return "x" * (place.max_result_bytes + 1)
+    if word == "unsent":
+        return Result(b"", content_type="text\n/plain")
+    if word == "five":
+        return cast(str, 5)
     return Result(b"", 204) if word == "empty" else Result(word.encode(), 201, "application/json")
 
 
@@ -95,7 +101,10 @@ def do(fencepost: Fencepost, lease: Lease | None, words: list[str]) -> Lease | N
             fencepost.release(lease)
             say("released")
         case ["hold", key, ttl_s, wait_s]:
-            hold(fencepost, key, ttl_s, wait_s)
+            lease = hold(fencepost, key, ttl_s, wait_s)
+        case ["check"] if lease:
+            lease.check()
+            say("held")
         case ["once", *_]:
             once(fencepost, words)
         case _:
@@ -115,7 +124,7 @@ def main() -> None:
                 say(error.fencing_token)
             else:
                 lease = do(fencepost, lease, words)
-        except (FencepostError, Failed, NothingDone) as raised:
+        except (FencepostError, Failed, NothingDone, TypeError) as raised:
             error = raised
             say(type(error).__name__.lower())
 

@@ -26,24 +26,27 @@ let lease: Lease | undefined;
 let last: FencepostError | undefined;
 
 async function hold(key: string, ttlMs: number, waitMs: number): Promise<void> {
-  await fencepost.hold(key, { ttlMs, waitMs }, async (lease) => {
-    say(`granted ${lease.fencingToken}`);
+  await fencepost.hold(key, { ttlMs, waitMs }, async (held) => {
+    lease = held;
+    say(`granted ${held.fencingToken}`);
     for (let words = await said(); words && words[0] !== "leave"; words = await said()) {
       if (words[0] === "fail") throw new Failed();
-      const { signal } = lease;
+      const { signal } = held;
       if (words[0] === "lost" && !signal.aborted) {
         await new Promise((told) => signal.addEventListener("abort", told));
       }
-      lease.check();
+      held.check();
       say("held");
     }
   });
   say("released");
 }
 
-/** What work returns: much, nothing with a status, or a text. */
+/** What work returns: much, what no header can carry, no result, nothing with a status, or a text. */
 function made(word: string, place: Place): Made {
   if (word === "much") return "x".repeat(place.maxResultBytes + 1);
+  if (word === "unsent") return { body: "", contentType: "text\n/plain" };
+  if (word === "five") return 5 as unknown as Made;
   if (word === "empty") return { body: "", status: 204 };
   return { body: word, status: 201, contentType: "application/json" };
 }
@@ -98,6 +101,9 @@ async function act([verb, ...args]: string[]): Promise<void> {
     say("released");
   } else if (verb === "hold") {
     await hold(args[0] ?? "", Number(args[1]) * 1000, Number(args[2]) * 1000);
+  } else if (verb === "check" && lease) {
+    lease.check();
+    say("held");
   } else if (verb === "once") {
     await once(args);
   } else if (verb === "number" && last instanceof Superseded) {
@@ -115,7 +121,7 @@ async function act([verb, ...args]: string[]): Promise<void> {
 for (let words = await said(); words; words = await said()) {
   await act(words).catch((error: unknown) => {
     if (error instanceof FencepostError) last = error;
-    else if (!(error instanceof Failed || error instanceof NothingDone)) throw error;
+    else if (!(error instanceof Failed || error instanceof NothingDone || error instanceof TypeError)) throw error;
     say(error.constructor.name.toLowerCase());
   });
 }

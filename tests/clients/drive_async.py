@@ -13,7 +13,7 @@ async def said() -> list[str]:
     return line.split()
 
 
-async def hold(fencepost: AsyncFencepost, key: str, ttl_s: str, wait_s: str) -> None:
+async def hold(fencepost: AsyncFencepost, key: str, ttl_s: str, wait_s: str) -> AsyncLease:
     async with fencepost.hold(key, float(ttl_s), float(wait_s)) as lease:
         say(f"granted {lease.fencing_token}")
         while (word := (await said())[0]) != "leave":
@@ -24,6 +24,7 @@ async def hold(fencepost: AsyncFencepost, key: str, ttl_s: str, wait_s: str) -> 
             lease.check()
             say("held")
     say("released")
+    return lease
 
 
 async def cancel(fencepost: AsyncFencepost, key: str, ttl_s: str, wait_s: str) -> None:
@@ -75,7 +76,10 @@ async def do(fencepost: AsyncFencepost, lease: AsyncLease | None, words: list[st
             await fencepost.release(lease)
             say("released")
         case ["hold", key, ttl_s, wait_s]:
-            await hold(fencepost, key, ttl_s, wait_s)
+            lease = await hold(fencepost, key, ttl_s, wait_s)
+        case ["check"] if lease:
+            lease.check()
+            say("held")
         case ["cancel", key, ttl_s, wait_s]:
             await cancel(fencepost, key, ttl_s, wait_s)
         case ["once", *_]:
@@ -97,7 +101,7 @@ async def main() -> None:
                 say(error.fencing_token)
             else:
                 lease = await do(fencepost, lease, words)
-        except (FencepostError, Failed, NothingDone) as raised:
+        except (FencepostError, Failed, NothingDone, TypeError) as raised:
             error = raised
             say(type(error).__name__.lower())
 

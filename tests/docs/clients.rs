@@ -33,6 +33,7 @@ macro_rules! with_each {
 
 // After the macro, which they use.
 mod answers;
+mod ends;
 mod losses;
 mod once;
 mod settings;

@@ -20,7 +20,12 @@ with_each!(
     what_someone_may_have_done_is_left_alone_if_you_say_so,
     another_request_of_the_same_key_is_refused,
     a_result_that_is_too_large_gives_the_place_up,
+    a_result_that_no_header_can_carry_gives_the_place_up,
     a_result_that_was_broken_off_is_none,
+);
+with_each!(
+    [super::Kind::Python, super::Kind::AsyncPython, super::Kind::JavaScript];
+    what_is_no_result_gives_the_place_up,
 );
 
 /// A proxy has taken the length away, and the answer ends with the connection.
@@ -199,6 +204,25 @@ async fn a_result_that_is_too_large_gives_the_place_up(kind: Kind) {
     let mut client = scene.client(kind).await;
     works(&mut client, "once k 300 0 f").await;
     assert_eq!(client.does("much").await, "refused");
+    // The client was told how long a result may be.
+    assert!(scene.answered("POST").is_empty());
+    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
+}
+
+async fn a_result_that_no_header_can_carry_gives_the_place_up(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    works(&mut client, "once k 300 0 f").await;
+    assert_eq!(client.does("unsent").await, "refused");
+    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
+}
+
+/// Such as a number, of which Python would make so many zero bytes.
+async fn what_is_no_result_gives_the_place_up(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    works(&mut client, "once k 300 0 f").await;
+    assert_eq!(client.does("five").await, "typeerror");
     assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
 }
 

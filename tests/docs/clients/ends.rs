@@ -1,0 +1,163 @@
+//! What is over stays over: leases that were given back, renewals, and attempts whose copies come late.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::answers::Pretender;
+use super::workshop::{self, Kind, root};
+use super::{Scene, gateway, guarded_gateway, url};
+use kit::proxy::{Fate, Framing, Gate, Progress};
+use kit::{Client, Proxy, eventually};
+
+with_each!(
+    super::Kind::EXAMPLES;
+    a_lease_that_was_given_back_is_over,
+    no_renewal_outlives_the_work,
+    a_late_copy_takes_no_lock_after_busy,
+    a_renewal_without_an_answer_before_the_end_is_lost,
+    an_answer_that_changes_the_protocol_is_none,
+    a_wait_may_be_as_long_as_you_like,
+    a_dead_connection_costs_no_lease_over_tls,
+);
+
+/// Also before the release is answered, and if it never is: another thread may still look at the lease.
+async fn a_lease_that_was_given_back_is_over(kind: Kind) {
+    let scene = Scene::start().await;
+    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &proxy), ("RETRY_FOR_S", "1")]).await;
+    client.is_granted("hold k 300 0").await;
+    assert_eq!(client.does("leave").await, "released");
+    assert_eq!(client.does("check").await, "lost");
+    client.is_granted("acquire k 300 0").await;
+    assert_eq!(client.does("check").await, "held");
+    let is_release = |message: &[u8]| message.starts_with(b"DELETE");
+    scene.proxy.set_policy(move |message| if is_release(message) { Fate::CutBefore } else { Fate::Pass });
+    assert_eq!(client.does("release").await, "unknown");
+    assert_eq!(client.does("check").await, "lost");
+}
+
+/// It would lengthen a lock that no client holds any more, if its release was lost.
+async fn no_renewal_outlives_the_work(kind: Kind) {
+    let scene = Scene::start().await;
+    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &proxy), ("RETRY_FOR_S", "1")]).await;
+    let renewals = Arc::<AtomicUsize>::default();
+    let counts = renewals.clone();
+    client.is_granted("hold k 9 0").await;
+    scene.proxy.set_policy(move |message| {
+        if !message.starts_with(b"PATCH") {
+            return Fate::CutBefore;
+        }
+        counts.fetch_add(1, Ordering::SeqCst);
+        Fate::HalfOpen
+    });
+    eventually("it is to be renewed", async || renewals.load(Ordering::SeqCst) > 0).await;
+    assert_eq!(client.does("leave").await, "released");
+    let sent = renewals.load(Ordering::SeqCst);
+    // A try is given 1 s.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(renewals.load(Ordering::SeqCst), sent);
+}
+
+async fn a_late_copy_takes_no_lock_after_busy(kind: Kind) {
+    let scene = Scene::start().await;
+    let holder = scene.look.put("/locks/k?ttl=5m").send().await.expect(201).token();
+    let (cut, message) = (Gate::new(), Gate::new());
+    let mut late = scene.proxy.expect("PUT", Fate::Late { cut: cut.clone(), message: message.clone() });
+    let mut client = scene.client(kind).await;
+    client.begins("acquire k 300 0").await;
+    late.reaches(Progress::Seen).await;
+    cut.cancel();
+    assert_eq!(client.says().await, "busy");
+    scene.look.delete("/locks/k").token(&holder).send().await.expect(204);
+    message.cancel();
+    late.reaches(Progress::Answered).await;
+    scene.is_free().await;
+}
+
+async fn a_renewal_without_an_answer_before_the_end_is_lost(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    client.is_granted("acquire k 2 0").await;
+    scene.proxy.set_policy(|_| Fate::LoseAnswers);
+    assert_eq!(client.does("renew 2").await, "lost");
+}
+
+async fn an_answer_that_changes_the_protocol_is_none(kind: Kind) {
+    let answer = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+    let gateway = Pretender::start(move |_| answer.to_owned()).await;
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &gateway.url), ("RETRY_FOR_S", "1")]).await;
+    assert_eq!(client.does("acquire k 300 0").await, "unknown");
+}
+
+/// This is nearly all that a duration of Go can be.
+async fn a_wait_may_be_as_long_as_you_like(kind: Kind) {
+    let gateway = gateway().await;
+    Client::new(gateway.address).put("/locks/k?ttl=2s").send().await.expect(201);
+    kind.start(&url(&gateway)).await.is_granted("acquire k 30 9223372036").await;
+}
+
+/// Repetitions take a new connection.
+async fn a_dead_connection_costs_no_lease_over_tls(kind: Kind) {
+    let (gateway, certificates, _keys, key) = guarded_gateway().await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let (url, authority) = (format!("https://127.0.0.1:{}", proxy.port()), certificates.authority());
+    let settings =
+        [("FENCEPOST_URL", url.as_str()), ("FENCEPOST_API_KEY", &key), ("SSL_CERT_FILE", &authority)];
+    let mut client = kind.start_in(&settings).await;
+    client.is_granted("hold k 6 0").await;
+    proxy.freeze();
+    let is_past = Instant::now() + Duration::from_secs(7);
+    eventually("the first lease is past", async || Instant::now() > is_past).await;
+    assert_eq!(client.does("check").await, "held");
+    assert_eq!(client.does("leave").await, "released");
+}
+
+/// What a script in Python says that is told of this URL.
+async fn said_by_python(code: &str, url: &str) -> String {
+    let script = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(script.path(), code).unwrap();
+    let mut command = workshop::bare_python(script.path().to_str().unwrap());
+    workshop::run(command.env("FENCEPOST_URL", url)).await.trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_canceled_task_of_python_stores_its_result_before_the_program_ends() {
+    let scene = Scene::start().await;
+    // It is canceled after the first attempt, and the second one stores.
+    scene.proxy.expect("POST", Fate::CutBefore);
+    let code = "import asyncio\nfrom fencepost_async import AsyncFencepost\n\
+        async def work(place):\n  \
+          asyncio.get_running_loop().call_later(0.1, asyncio.current_task().cancel)\n  \
+          return b'paid'\n\
+        try: asyncio.run(AsyncFencepost().once('k', work))\n\
+        except asyncio.CancelledError: print('canceled')\n";
+    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    assert_eq!(said_by_python(code, &proxy).await, "canceled");
+    assert_eq!(scene.look.get("/once/k").send().await.json()["state"], "done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_one_key_is_held_in_python() {
+    let gateway = gateway().await;
+    let code = "from fencepost import Fencepost\n\
+        for keys in (['k'], ('k',)):\n  \
+          with Fencepost().hold(keys) as lease: print(*lease.fencing_tokens, lease.fencing_token > 0)\n";
+    assert_eq!(said_by_python(code, &url(&gateway)).await, "k True\nk True");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_javascript_the_signal_of_acquire_ends_with_it() {
+    let (gateway, place) = (gateway().await, tempfile::tempdir().unwrap());
+    std::fs::copy(root().join("examples/clients/fencepost.mjs"), place.path().join("fencepost.mjs")).unwrap();
+    let code = "import { Fencepost } from './fencepost.mjs';\n\
+        const lease = await new Fencepost().acquire('k', { signal: AbortSignal.timeout(300) });\n\
+        await new Promise((ended) => setTimeout(ended, 500));\n\
+        lease.check();\n\
+        console.log('held');\n";
+    std::fs::write(place.path().join("signal.mjs"), code).unwrap();
+    let mut command = tokio::process::Command::new("node");
+    let command = command.arg(place.path().join("signal.mjs")).env("FENCEPOST_URL", url(&gateway));
+    assert_eq!(workshop::run(command).await.trim(), "held");
+}
