@@ -224,8 +224,7 @@ export class Fencepost {
       return await this.store(place, result, ttlMs);
     } catch (error) {
       over();
-      // Such as a result that is too large.
-      const isOpen = !result || error instanceof Refused;
+      const isOpen = !result || error instanceof Refused; // Such as a result that is too large.
       if (isOpen) await this.leave("/once", key, token, error instanceof NothingDone).catch(() => {});
       throw error;
     } finally { over(); }
@@ -282,7 +281,8 @@ export class Fencepost {
       for (const one of [key].flat()) asked.append("key", one);
       const timeoutMs = Math.max(100, Math.min(until - sentAt, tryForMs + waitMs));
       const shown = { ...this.headers, ...extra, "Lease-Token": token };
-      let { status, data, headers } = await this.send(method, `${url}${path}?${asked}`, shown, sent, timeoutMs, signal);
+      const how = { method, headers: shown, ca: this.ca, signal, ...(failed && { agent: false }) }; // A new connection.
+      let { status, data, headers } = await this.send(`${url}${path}?${asked}`, how, sent, timeoutMs);
       const result = path === "/once" && method === "PUT" && replayed(status, data, headers);
       if (result) return [sentAt, result];
       const text = data.toString(), wait = headers["retry-after"], after = /^\d+$/.test(wait) ? wait * 1000 : undefined;
@@ -322,17 +322,17 @@ export class Fencepost {
   }
 
   /** The status, the body, and the headers. 0: nothing was sent. -1: wrong settings. 1: no answer. */
-  send(method, url, headers, body, timeoutMs, signal) {
+  send(url, options, body, timeoutMs) {
     return new Promise((resolve, reject) => {
       const isSecure = url.startsWith("https:");
       let request, isConnected = false;
       try {
-        request = (isSecure ? https : http).request(url, { method, headers, ca: this.ca, signal });
+        request = (isSecure ? https : http).request(url, options);
       } catch (error) { resolve({ status: -1, data: Buffer.from(error.message), headers: {} }); return; }
       const timer = setTimeout(() => request.destroy(new Error("no answer in time")), timeoutMs);
       const fail = (error) => {
         clearTimeout(timer);
-        if (signal?.aborted) reject(signal.reason);
+        if (options.signal?.aborted) reject(options.signal.reason);
         else {
           const isWrong = request.socket?.authorizationError || /^(EPROTO$|ERR_SSL_)/.test(error.code);
           const data = Buffer.from(error.message || error.code);
