@@ -136,7 +136,7 @@ async fn curl_shows_a_certificate_to_a_gateway_that_asks_for_one() {
     let certificates = Certificates::new();
     let authority = certificates.authority();
     let keys = certificates.path("keys.toml");
-    let key = "[[key]]\nid = \"billing00001\"\ntls_subjects = [\"CN=billing\"]\nevery_key = true\nallow = [\"acquire\"]\n";
+    let key = "[[key]]\nid = \"billing00001\"\nname = \"billing\"\ntls_subjects = [\"CN=billing\"]\nevery_key = true\nallow = [\"acquire\"]\n";
     std::fs::write(&keys, key).unwrap();
     let asks = ["--tls-client-ca", &authority, "--keys", &keys, "--log-level", "debug"];
     let gateway = gateway_with(&certificates, &asks).await;
