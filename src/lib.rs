@@ -83,7 +83,7 @@
 //! | `store/redis/connection/link`, `store/redis/connection/batcher`, `store/redis/connection/connector`, `store/redis/connection/supervisor` | a connection and the server it was made to, as one value; requests that are ready at the same moment, as one call; how a connection is made; what replaces it | |
 //! | `store/redis/connection/replicas`, `store/redis/connection/scan` | how many replicas have a lock, before it is handed out; going through what servers hold, a bounded piece at a time | |
 //! | `store/redis/exec`, `store/redis/acquiring`, `store/redis/listing` | a script that is run where the lock is; the ways of asking for a lock; a page of the list of all locks, or of all records | |
-//! | `store/redis/once`, `store/redis/once/record` | what is asked about records; a record as scripts reply it | |
+//! | `store/redis/once`, `store/redis/once/record`, `store/redis/once/aside` | what is asked about records; a record as scripts reply it; long results, past the scripts | |
 //! | `store/redis/fast_path`, `store/redis/fast_path/operations`, `store/redis/fast_path/slots`, `store/redis/fast_path/records`, `store/redis/fast_path/recent` | what most acquires and releases come to, by small scripts; what one of them asks of a script; the same of slots, and of begins and results; locks to which this does not apply for a while | |
 //! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree | |
 //! | `store/quorum/membership`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and what becomes of those that may have forgotten | |

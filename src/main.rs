@@ -1,5 +1,6 @@
 //! The program: arguments, socket, signals and exit code.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -329,9 +330,11 @@ fn described(tls: &Tls) -> String {
 /// Says what is served. Clients refuse a certificate out of its time, and tell only their own users.
 fn announce(tls: &Tls) {
     let (valid, file) = (tls.valid(), tls.files().certificate.display());
-    for open in tls.files().paths().iter().filter_map(|file| files::open_to_others(file)) {
-        let file = open.display();
-        tracing::warn!(%file, "others can write this file, and so decide whom the gateway trusts, or who is taken for it: chmod go-w");
+    let open: BTreeSet<_> =
+        tls.files().paths().iter().filter_map(|file| files::open_to_others(file)).collect();
+    for file in open {
+        let file = file.display();
+        tracing::warn!(%file, "others can write this file, or in this directory, and so decide whom the gateway trusts, or who is taken for it: chmod go-w");
     }
     let (valid_from, valid_until) = valid.clone().into_inner();
     metrics().certificate_expires.set(valid_until.as_second());

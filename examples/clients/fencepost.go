@@ -570,7 +570,9 @@ func (c *Client) send(ctx context.Context, method, address string, l *Lease, tim
 			return answer.StatusCode, text, answer.Header
 		}
 	}
-	c.HTTP.CloseIdleConnections() // They may be as dead: the next attempt makes a new one.
+	if c.HTTP.Transport != nil { // Without one of its own, they are those of the whole program.
+		c.HTTP.CloseIdleConnections() // They may be as dead: the next attempt makes a new one.
+	}
 	var noPort *net.AddrError
 	if status = 1; isWrong.Load() || errors.As(err, &noPort) || strings.Contains(err.Error(), "invalid header field") {
 		status = -1

@@ -135,9 +135,8 @@ mod tests {
         running.pop();
         assert!(second.now_or_never_pinned().is_some());
         // One who has given up keeps none of its tenant from a turn, though others of greedy ones stand behind.
-        let given_up = Box::pin(turns.turn(Some("third")));
+        let mut given_up = Box::pin(turns.turn(Some("third")));
         let mut live = Box::pin(turns.turn(Some("third")));
-        let mut given_up = given_up;
         assert!(given_up.now_or_never_pinned().is_none() && live.now_or_never_pinned().is_none());
         drop(given_up);
         drop(other);

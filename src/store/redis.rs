@@ -1,5 +1,6 @@
-//! The store on Redis: each operation is one atomic step of a script, and each script is one round trip. One exception:
-//! if a lock has a wait queue, a tombstone or terms, `fast_path.rs` leaves it to the general script.
+//! The store on Redis: each operation is one atomic step of a script, and each script is one round trip. Two exceptions:
+//! if a lock has a wait queue, a tombstone or terms, `fast_path.rs` leaves it to the general script; and long results are
+//! sent and read by a command of their own.
 //!
 //! Architecture invariant: nothing above this module knows `redis`.
 

@@ -187,8 +187,8 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
     ),
     (
         "a begin that is undone is not voided",
-        "void(KEYS[2], tombstone, ARGV[2], ARGV[4])\nreturn { is_its",
-        "return { is_its",
+        "void(KEYS[2], tombstone, ARGV[2], ARGV[4])\n-- As in",
+        "-- As in",
     ),
     (
         "a late copy of a voided begin begins",

@@ -165,7 +165,7 @@ impl QuorumStore {
 pub(super) enum Word {
     /// What each of them finds.
     AsFound,
-    /// The same, for a release that was answered long ago: what was said lives no longer.
+    /// The same, for a release that was answered before: what was said then is not made to live longer.
     Spread,
     /// This, if they have answered nothing before.
     UnlessSaid(Released),

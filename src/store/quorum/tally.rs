@@ -103,9 +103,11 @@ pub(super) fn early(answers: &[Option<MemberAnswer>], quorum: usize, blocking: u
     if let Some(lease) = locks_by(answers, 9).find_map(|held| held.by(quorum)) {
         return Some(Tally::GrantedBefore(lease));
     }
-    if held_locks(answers, |reply| matches!(reply.outcome, 1 | 10)).iter().any(|held| held.count() >= quorum)
-    {
-        let is_taken_over = heard(answers).any(|reply| reply.outcome == 10);
+    let is_own = |reply: &ScriptReply| matches!(reply.outcome, 1 | 10);
+    if let Some(own) = held_locks(answers, is_own).iter().find(|held| held.count() >= quorum) {
+        // A server that missed the end of an earlier grant may tell of that one.
+        let number = own.lease.fencing_token;
+        let is_taken_over = locks_by(answers, 10).any(|held| held.lease.fencing_token == number);
         return Some(if is_taken_over { Tally::TakenOver } else { Tally::Own });
     }
     if let Some(lease) = locks_by(answers, 2).find_map(|held| held.by(quorum)) {

@@ -1,4 +1,4 @@
-//! Records on Redis: each operation one script, one round trip, as with locks. Begins that are ready at the same moment share a
+//! Records on Redis: each operation one script, one round trip, as with locks, but for long results (`aside.rs`). Begins that are ready at the same moment share a
 //! call, and so do short results.
 
 use std::sync::Arc;

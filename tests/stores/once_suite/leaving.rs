@@ -177,6 +177,10 @@ async fn a_token_that_gave_up_is_forgotten_in_the_end(scene: &AnyStore) {
     assert_eq!(person.give_up().await, GivenUp::GivenUp);
     scene.pass(MARK_TTL - Duration::from_secs(20)).await;
     assert_eq!(person.begin().await, Begun::TokenReleased);
+    // And so does what undoes an attempt: a copy of it may come late.
+    assert!(!person.undo(Attempt::generate()).await);
+    scene.pass(MARK_TTL - Duration::from_secs(20)).await;
+    assert_eq!(person.begin().await, Begun::TokenReleased);
     scene.pass(Duration::from_secs(20)).await;
     assert_eq!(person.grant().await.earlier, 1);
 }

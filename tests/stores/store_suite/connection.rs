@@ -16,6 +16,7 @@ for_each_store!(
     the_youngest_connection_of_a_token_claims_its_lock,
     what_was_told_to_a_token_is_not_claimed_later,
     one_that_has_waited_leaves_the_lock_to_a_later_connection_of_its_token,
+    one_that_has_waited_finds_what_it_has_claimed_itself,
     a_late_copy_of_a_request_that_claimed_the_lock_claims_nothing_more,
     a_connection_renews_nothing_of_others,
     a_claim_leaves_the_lease_as_it_was_told,
@@ -117,6 +118,18 @@ async fn one_that_has_waited_leaves_the_lock_to_a_later_connection_of_its_token(
         assert_eq!(caller.renew_by(by(second), 5_000).await, Renewed::TakenOver);
         assert_eq!(caller.release(Tombstone::None).await, Released::Released);
     }
+}
+
+async fn one_that_has_waited_finds_what_it_has_claimed_itself(scene: &AnyStore) {
+    let caller = Caller::new(scene, "k");
+    caller.grant(5_000).await;
+    let (first, again) = (Attempt::for_connection(), Attempt::for_connection());
+    already_held(caller.acquire_as(first, 5_000, Ask::Poll).await);
+    already_held(caller.acquire_as(first, 5_000, Ask::Poll).await);
+    // Its answer was lost.
+    let rejoin = Ask::Enqueue(Join { takes_over: false, ticket: None, supersedes: vec![first] });
+    already_held(caller.acquire_as(again, 5_000, rejoin).await);
+    assert!(matches!(caller.renew_by(by(again.claim()), 5_000).await, Renewed::Renewed(_)));
 }
 
 async fn what_was_told_to_a_token_is_not_claimed_later(scene: &AnyStore) {

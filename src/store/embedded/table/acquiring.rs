@@ -168,6 +168,9 @@ impl Table {
         let LockRequest { key, token, attempt, .. } = lock;
         self.queues.prepare(key, token, superseded, *attempt, now);
         let held = self.own(key, token, now)?;
+        // Also the answer to a claim may be lost.
+        let is_claim_of =
+            |granted: Attempt| superseded.iter().chain([attempt]).any(|attempt| attempt.claim() == granted);
         Some(match held.attempt {
             Some(granted) if granted == *attempt => Acquired::Granted(held.lease(now)),
             Some(granted) if superseded.contains(&granted) => {
@@ -176,7 +179,7 @@ impl Table {
                 self.put_lock(key, held);
                 Acquired::Granted(lease)
             }
-            Some(granted) if has_waited && granted.is_of_connection() && granted != attempt.claim() => {
+            Some(granted) if has_waited && granted.is_of_connection() && !is_claim_of(granted) => {
                 Acquired::TakenOver
             }
             // A token that is told that it holds the lock must be able to rely on what it asked for.

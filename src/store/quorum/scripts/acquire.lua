@@ -48,6 +48,7 @@ if lock then
     redis.call('SET', LOCK, lock, 'KEEPTTL')
   elseif by ~= ATTEMPT then
     local is_taken_over = ARGV[18] == '1' and is_of_connection(by) and by ~= once_told(ATTEMPT)
+    for attempt in string.gmatch(SUPERSEDED, '%S+') do is_taken_over = is_taken_over and by ~= once_told(attempt) end
     if is_taken_over then return { 10, lock, left_ms, whole(high) } end
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
     if claims then void(KEYS[3], tombstone, ATTEMPT, ARGV[13]) end

@@ -7,7 +7,7 @@
 -- KEYS[3] the token's tombstone   ARGV[6] life of the tombstone, ms; empty for none
 -- KEYS[4] who waits for it        ARGV[7] the answer to give instead of what is found, may be empty
 --                                 ARGV[8] 1: instead of an earlier answer, too
---                                         2: where there is none, and an earlier one lives no longer
+--                                         2: where there is none; an earlier one is not made to live longer
 --                                 ARGV[9] the number of the lock, where it is known, which is burnt; else 0
 --
 -- Returns { outcome, number of the lock that was freed, ms for which it is kept or 0 }: 0 released · { 1 } it had no holder

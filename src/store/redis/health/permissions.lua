@@ -2,8 +2,8 @@
 --
 -- ARGV[1] a channel of the gateway
 -- ARGV[2..3] the channels of all gateways
--- ARGV[4] a record
--- ARGV[5] how many keys follow: one of each kind; behind them, the calls that are needed, with `*` for a key
+-- ARGV[4..5] a record, and where a result is put aside for it
+-- ARGV[6] how many keys follow: one of each kind; behind them, the calls that are needed, with `*` for a key
 --
 -- Returns { 1 if hints can be told and heard, else 0; 1 if that goes for the channels of all gateways; 1 if the
 -- configuration may be read; 1 if it may be asked what other users may do; 1 if locks may be listed; 1 if records may be kept;
@@ -21,8 +21,8 @@ local function may(call, key)
   return is_known and is_allowed
 end
 
-local first_key = 6
-local first_call = first_key + ARGV[5]
+local first_key = 7
+local first_call = first_key + ARGV[6]
 
 -- With a key of some kind: a command that is allowed nowhere is what is lacking, and not the keys.
 local function may_on_any(call)
@@ -53,7 +53,10 @@ local may_read_config = may('CONFIG GET save') and may('CONFIG GET appendfsync')
 local may_ask = may('ACL DRYRUN default PING')
 local may_list = may('SCAN 0')
 -- What else their scripts call is among what locks need.
-local may_keep = may('GETRANGE * 0 1', ARGV[4]) and may('SETRANGE * 0 part', ARGV[4]) and may('STRLEN *', ARGV[4])
-  and may('SET * value', ARGV[4]) and may('DEL *', ARGV[4]) and may('RENAME * *', ARGV[4])
+local may_keep = may('GETRANGE * 0 1', ARGV[4])
+for i = 4, 5 do
+  may_keep = may_keep and may('SETRANGE * 0 part', ARGV[i]) and may('STRLEN *', ARGV[i]) and may('SET * value', ARGV[i])
+    and may('DEL *', ARGV[i]) and may('RENAME * *', ARGV[i])
+end
 local function flag(is_so) return is_so and 1 or 0 end
 return { flag(is_told), flag(has_peer_channels), flag(may_read_config), flag(may_ask), flag(may_list), flag(may_keep), calls, keys }

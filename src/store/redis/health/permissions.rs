@@ -84,7 +84,7 @@ impl Permissions {
             .arg(0)
             .arg(keys.channel(Bucket::default(), "preflight"))
             .arg(&keys.peer_channels())
-            .arg(record(keys))
+            .arg(&records(keys))
             .arg(samples.len())
             .arg(&samples);
         call.arg(BY_SCRIPTS).arg(BY_GATEWAY).arg(if on_cluster { ON_CLUSTER } else { &[] });
@@ -172,9 +172,9 @@ fn name_of(call: &str) -> String {
     words.collect::<Vec<_>>().join("|").to_lowercase()
 }
 
-/// The key of a record.
-fn record(keys: &KeySpace) -> Option<String> {
-    LockKey::parse(b"preflight").ok().map(|key| keys.once(&key))
+/// The key of a record, and where a result is put aside for it.
+fn records(keys: &KeySpace) -> [String; 2] {
+    LockKey::parse(b"preflight").map(|key| [keys.once(&key), keys.aside(&key)]).unwrap_or_default()
 }
 
 /// A key of each kind that locks need.

@@ -17,7 +17,8 @@ pub(crate) const HAS_NO_BOUND: &str = "Redis has no maxmemory, so results could 
      bytes that Redis may use before no more work is begun";
 
 /// Why no records are kept where the gateway's user may not.
-pub(crate) const MAY_NOT: &str = "the Redis user may not use GETRANGE, SETRANGE, STRLEN, SET, DEL and RENAME on records: no results can be kept (/once)";
+pub(crate) const MAY_NOT: &str = "the Redis user may not use GETRANGE, SETRANGE, STRLEN, SET, DEL and RENAME on records, so no \
+     results can be kept (/once)";
 
 /// What is known of the memory of one server.
 pub(crate) struct OnceRoom {

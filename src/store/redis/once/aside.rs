@@ -1,4 +1,4 @@
-//! Long results, which no script gets or makes.
+//! Long results, which pass no script when they are stored.
 //!
 //! The Lua of Redis hashes each byte of every text that it is given or makes (`luaS_newlstr`). For 64 KiB this takes 0.1 ms, in
 //! which no other command is served. So a plain command puts a long result aside, and the script moves it to its record.
@@ -10,12 +10,16 @@ use tokio::time::Instant;
 
 use super::record::RecordReply;
 use crate::clock::whole_ms;
+use crate::lock::Owner;
 use crate::store::redis::connection::batcher::{BatchedOperation, call};
 use crate::store::redis::connection::link::Link;
 use crate::store::redis::fast_path::records::StoreOperation;
 
 /// The first line of a record that is done is no longer. What it does not need is filled up with tabs, which no owner has.
-const LINE_BYTES: usize = 512;
+const LINE_BYTES: usize = 576;
+/// A letter, a token's hash and a dash, six numbers of at most 20 digits, a fingerprint and an owner, with what stands between them.
+const LONGEST_LINE: usize = 1 + 64 + 3 + 6 * 21 + 65 + 1 + Owner::MAX_BYTES;
+const _: () = assert!(LONGEST_LINE <= LINE_BYTES, "it would be written over the result");
 
 /// Stores a result where all is in one slot. On a cluster, its record may be on its way to another server, and what was put aside
 /// would not be where the record is.

@@ -99,7 +99,7 @@ impl KeySpace {
         self.name_of(self.bucket_of(key), key, NameKind::Record.as_str())
     }
 
-    /// Where a long result is put aside, until it is moved to its record: another place each time.
+    /// Where a long result is put aside, until it is moved to its record: another place each time, by a random number.
     pub(crate) fn aside(&self, key: &LockKey) -> String {
         format!("{}:{}", self.name_in(self.bucket_of(key), "aside"), Attempt::generate())
     }

@@ -11,7 +11,7 @@
 local leaves_tombstone = KEYS[10] ~= nil
 if leaves_tombstone then
   local tombstone = redis.call('GET', KEYS[10])
-  -- One who is answered now is promised the whole life of a tombstone from now on.
+  -- One who is answered now is promised the whole life of a tombstone from now on. So a server that refuses writes says so here, too.
   if is_final(tombstone) then redis.call('PEXPIRE', KEYS[10], ARGV[3]) return { tonumber(tombstone) } end
 end
 

@@ -20,6 +20,7 @@ local reply = each(COUNT, function(i)
   local RECORD = KEYS[i]
   local token, number, keep_ms, status, result, room = unpack(ARGV, 6 * i - 5, 6 * i)
   local start = start_of(RECORD)
+  if ASIDE and redis.call('STRLEN', ASIDE) ~= tonumber(result) then return { 6 } end
   -- Most are stored by the record's worker. Of those, only what the new line takes over is taken out of the old one.
   local digits, at_digits, earlier_digits, worker_keep, known, owner
   if string.sub(start, 1, 1) == 'w' and string.find(start, token, 2, true) == 2 then
@@ -44,11 +45,11 @@ local reply = each(COUNT, function(i)
   local done = 'd' .. token .. ' - ' .. digits .. ' ' .. NOW .. ' ' .. earlier_digits .. ' ' .. at_digits .. ' ' .. known .. ' '
     .. status .. ' ' .. owner
   if ASIDE then
-    if redis.call('STRLEN', ASIDE) ~= tonumber(result) then return { 6 } end
     -- A server that is out of memory allows PEXPIRE always, and SETRANGE to a script that has written already.
-    redis.call('PEXPIRE', ASIDE, keep)
+    redis.call('PEXPIRE', ASIDE, math.max(redis.call('PTTL', ASIDE), 1))
     redis.call('SETRANGE', ASIDE, 0, done)
     redis.call('RENAME', ASIDE, RECORD)
+    redis.call('PEXPIRE', RECORD, keep)
     return { 0, digits, tonumber(keep), tonumber(at_digits) > NOW_MS and 0 or 1 }
   end
   done = done .. '\n' .. result

@@ -11,4 +11,6 @@ local tombstone = redis.call('GET', KEYS[2])
 local is_its = record and record.kind == 'w' and record.token == ARGV[1] and record.attempt == ARGV[2]
 if is_its then leave(KEYS[1], record, true, tonumber(ARGV[3])) end
 void(KEYS[2], tombstone, ARGV[2], ARGV[4])
+-- As in roll_back.lua.
+if is_final(tombstone) then redis.call('PEXPIRE', KEYS[2], ARGV[4]) end
 return { is_its and 1 or 0 }
