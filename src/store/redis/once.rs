@@ -112,6 +112,7 @@ impl RedisStore {
     ) -> Result<Storing, StoreError> {
         let StoreResult { key, token, fence, keep, result } = request;
         let content_type = result.content_type.as_deref().unwrap_or_default();
+        let header: &[u8] = if self.keys.share_a_slot() { &aside::NO_HEADER } else { &[] };
         let store = Arc::new(StoreOperation {
             record: self.keys.once(key),
             token: token.to_string(),
@@ -120,7 +121,8 @@ impl RedisStore {
             status: result
                 .status
                 .map_or_else(|| "-".to_owned(), |status: WorkStatus| status.get().to_string()),
-            told: [content_type.as_bytes(), b"\n", &result.body].concat(),
+            text: [header, content_type.as_bytes(), b"\n", &result.body].concat(),
+            told_at: header.len(),
             is_short: result.is_short(),
         });
         let bucket = self.keys.bucket_of(key);
@@ -140,7 +142,7 @@ impl RedisStore {
                 else {
                     return Err(StoreError::Unknown(unreadable(key)));
                 };
-                link.room.took(store.told.len());
+                link.room.took(store.told().len());
                 let (name, token) = (store.record.as_bytes(), &*store.token);
                 Ok(match replicated(&link, name, token, fencing_token, deadline).await {
                     Err(reason) => Storing::NotReplicated(reason),

@@ -55,15 +55,21 @@ pub(crate) struct StoreOperation {
     pub(crate) fence: String,
     pub(crate) keep: String,
     pub(crate) status: String,
-    /// Its media type, a newline, and the result.
-    pub(crate) told: Vec<u8>,
+    /// What the script is told of it begins at `told_at`: its media type, a newline, and the result. Before that stands, where it is
+    /// put aside, the place of its header.
+    pub(crate) text: Vec<u8>,
+    pub(crate) told_at: usize,
     pub(crate) is_short: bool,
 }
 
 impl StoreOperation {
     /// Whether it may be one of several of a call.
     pub(crate) fn may_share(&self) -> bool {
-        self.told.len() <= MOST_SHARED_BYTES
+        self.told().len() <= MOST_SHARED_BYTES
+    }
+
+    pub(crate) fn told(&self) -> &[u8] {
+        self.text.get(self.told_at..).unwrap_or_default()
     }
 }
 
@@ -84,7 +90,7 @@ impl BatchedOperation for StoreOperation {
                 false => "no",
             };
             call.arg(&store.token).arg(&store.fence).arg(&store.keep).arg(&store.status);
-            call.arg(&store.told).arg(room);
+            call.arg(store.told()).arg(room);
         }
     }
 }

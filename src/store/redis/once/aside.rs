@@ -21,6 +21,13 @@ const LINE_BYTES: usize = 576;
 const LONGEST_LINE: usize = 1 + 64 + 3 + 6 * 21 + 65 + 1 + Owner::MAX_BYTES;
 const _: () = assert!(LONGEST_LINE <= LINE_BYTES, "it would be written over the result");
 
+/// What stands in the place of the header until the script knows it.
+pub(super) const NO_HEADER: [u8; LINE_BYTES + 1] = {
+    let mut line = [b'\t'; LINE_BYTES + 1];
+    line[LINE_BYTES] = b'\n';
+    line
+};
+
 /// Stores a result where all is in one slot. On a cluster, its record may be on its way to another server, and what was put aside
 /// would not be where the record is.
 pub(super) async fn store(
@@ -30,10 +37,10 @@ pub(super) async fn store(
     deadline: Instant,
 ) -> RedisResult<RecordReply> {
     let mut connection = link.connection.clone();
-    let text = [&[b'\t'; LINE_BYTES], &b"\n"[..], &store.told].concat();
     // A gateway that is killed between both leaves it until then.
     let life_ms = whole_ms(deadline.saturating_duration_since(Instant::now())).max(1);
-    let put = redis::cmd("SET").arg(aside).arg(&text).arg("PX").arg(life_ms).take();
+    let mut put = Cmd::with_capacity(5, store.text.len() + 2 * aside.len());
+    put.arg("SET").arg(aside).arg(&store.text).arg("PX").arg(life_ms);
     let is_aside = link.room.has_room_for_results()
         && match put.query_async::<()>(&mut connection).await {
             Ok(()) => true,
@@ -48,7 +55,7 @@ pub(super) async fn store(
     let script = StoreOperation::script();
     let add_args = |call: &mut Cmd| {
         call.arg(&store.token).arg(&store.fence).arg(&store.keep).arg(&store.status);
-        call.arg(text.len()).arg("long");
+        call.arg(store.text.len()).arg("long");
     };
     script.run(&mut connection, false, &keys, add_args).await
 }
