@@ -248,12 +248,14 @@ impl Writer {
     /// of this batch needs no commit.
     fn serve(&mut self, mut commands: Vec<Command>) -> (Result<(), StoreError>, Vec<(Answer, bool)>) {
         commands.sort_by_key(|command| command.kind != Kind::Look);
-        if commands.last().is_some_and(|last| self.state.obstacle(last.kind).is_some()) {
-            self.state.reopen(&self.settings, &*self.clock);
-        }
-        let now = self.clock.boot();
+        let (mut now, mut has_reopened) = (self.clock.boot(), false);
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {
+            // This reads the whole file, so the looks that need it not come before.
+            if !has_reopened && self.state.obstacle(command.kind).is_some() {
+                self.state.reopen(&self.settings, &*self.clock);
+                (now, has_reopened) = (self.clock.boot(), true);
+            }
             if Instant::now() >= command.deadline || command.claimed.swap(true, Ordering::AcqRel) {
                 command.refuse(too_late());
                 continue;

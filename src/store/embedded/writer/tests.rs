@@ -1,6 +1,9 @@
-//! How much shares one commit.
+//! How much shares one commit, and what needs none.
+
+use std::io;
 
 use futures_util::FutureExt;
+use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 use tokio::time::Instant;
 
@@ -9,7 +12,7 @@ use crate::clock::SystemClock;
 use crate::lock::{LeaseToken, LockKey};
 use crate::once::WorkResult;
 use crate::store::embedded::EmbeddedStore;
-use crate::store::{Check, LockStore, Request, StoreResult};
+use crate::store::{Check, Inspect, LockStore, Release, Request, StoreResult, Tombstone};
 
 const MEBIBYTE: usize = 1024 * 1024;
 
@@ -77,4 +80,75 @@ async fn results_whose_callers_have_gone_take_no_more_memory_than_others() {
     assert_eq!(Arc::strong_count(&in_memory) - 1, 0);
     let answer = check.await;
     assert!(matches!(answer, Err(StoreError::Unavailable(_))), "certainly nothing was done");
+}
+
+/// A disk that waits with each read until a look was answered, once it is told to.
+#[derive(Debug, Default)]
+struct Waiting {
+    waits: AtomicBool,
+    was_read_first: AtomicBool,
+}
+
+#[derive(Debug)]
+struct SlowDisk(InMemoryBackend, Arc<Waiting>);
+
+impl StorageBackend for SlowDisk {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let waits_until = Instant::now() + Duration::from_secs(5);
+        while self.1.waits.load(Ordering::SeqCst) {
+            if Instant::now() > waits_until {
+                self.1.was_read_first.store(true, Ordering::SeqCst);
+                break;
+            }
+            std::thread::yield_now();
+        }
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_looks_are_answered_before_the_file_is_read() {
+    let waiting = Arc::new(Waiting::default());
+    let disk = SlowDisk(InMemoryBackend::new(), waiting.clone());
+    let opened = EmbeddedStore::without_thread(disk, EmbeddedSettings::default(), Arc::new(SystemClock));
+    let Ok((store, mut writer)) = opened else { panic!("no store") };
+    let Ok(key) = LockKey::parse(b"k") else { panic!("a bad key") };
+    let token = LeaseToken::generate().hash();
+    let change = Request::from(Release { key: key.clone(), token, tombstone: Tombstone::Final });
+    let look = Request::from(Inspect { key, token: None });
+    // The last write found no room. So the next change has the file read again.
+    writer.state.kept.fail(&StoreError::Unavailable("the disk is full".to_owned()), false);
+    waiting.waits.store(true, Ordering::SeqCst);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut changed, mut told) = (store.run(&change, deadline), store.run(&look, deadline));
+    assert!((&mut changed).now_or_never().is_none() && (&mut told).now_or_never().is_none());
+    let work = tokio::task::spawn_blocking(move || {
+        let batch = writer.commit_queued();
+        writer.answer(batch).is_some()
+    });
+    let told = async {
+        let told = told.await;
+        waiting.waits.store(false, Ordering::SeqCst);
+        told
+    };
+    let (works, told) = tokio::join!(work, told);
+    assert!(told.is_ok(), "a look needs no room");
+    assert!(!waiting.was_read_first.load(Ordering::SeqCst), "the look waited for the file");
+    assert!(works.is_ok_and(|works| works) && changed.await.is_ok(), "there is room again");
 }
