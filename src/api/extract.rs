@@ -26,7 +26,7 @@ mod query_string;
 mod result;
 
 pub(super) use once::{BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint};
-pub(super) use parameters::{bad_parameter, pairs_of, refuse_others, shown_number};
+pub(super) use parameters::{bad_parameter, pairs_of, refuse_others, shown_number, whole};
 pub(super) use queries::{
     AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery, TerraformQuery,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use utoipa::IntoParams;
 
-use super::parameters::{bad_parameter, duration, read_ttl, single};
+use super::parameters::{bad_parameter, duration, read_ttl, single, whole};
 use super::queries::{LockQuery, owner, read_fencing_token, read_flag, read_wait};
 use super::query_string::Pairs;
 use crate::access::Right;
@@ -78,9 +78,7 @@ impl LockQuery for StoreQuery {
     fn read(pairs: &mut Pairs, _: &Limits) -> Result<Self, Problem> {
         let keep = read_keep(pairs)?;
         let Some(text) = pairs.take("status") else { return Ok(Self { keep, status: None }) };
-        let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-        let number = std::str::from_utf8(&text).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
-        let status = number.and_then(WorkStatus::new);
+        let status = whole(&text).and_then(WorkStatus::new);
         let is_none = || bad_parameter("status", format!("write a number from 0 to {}", WorkStatus::MAX));
         Ok(Self { keep, status: Some(status.ok_or_else(is_none)?) })
     }

@@ -1,5 +1,6 @@
 //! The parameters of a query: their values, and what is wrong with them.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::header::CONTENT_LENGTH;
@@ -93,11 +94,13 @@ pub(crate) fn shown_number(headers: &HeaderMap) -> Result<Option<FencingToken>, 
 }
 
 pub(super) fn number(text: &[u8]) -> Option<FencingToken> {
-    // A sign would be read as well.
-    let digits = std::str::from_utf8(text)
-        .ok()
-        .filter(|text| text.starts_with(|first: char| first.is_ascii_digit()))?;
-    FencingToken::new(digits.parse().ok()?)
+    FencingToken::new(whole(text)?)
+}
+
+/// A number that is written in digits: the library would read a sign, too.
+pub(crate) fn whole<T: FromStr>(text: &[u8]) -> Option<T> {
+    let is_in_digits = text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| is_in_digits)?.parse().ok()
 }
 
 /// The length that a request announces. One that cannot be read was refused before it came here.

@@ -8,7 +8,7 @@ use utoipa::IntoParams;
 use crate::access::{Caller, Right};
 use crate::api::answers::{self, JSON, LockList, LockView, example_list};
 use crate::api::context::Asked;
-use crate::api::extract::{Pairs, bad_parameter, context_of, pairs_of, refuse_body, refuse_others};
+use crate::api::extract::{Pairs, bad_parameter, context_of, pairs_of, refuse_body, refuse_others, whole};
 use crate::api::openapi::ListProblems;
 use crate::api::problem::Problem;
 use crate::api::state::AppState;
@@ -96,10 +96,7 @@ impl ListQuery {
             None => String::new(),
         };
         let limit = match pairs.take("limit") {
-            Some(text) => std::str::from_utf8(&text)
-                .ok()
-                .filter(|text| !text.starts_with('+'))
-                .and_then(|text| text.parse().ok())
+            Some(text) => whole(&text)
                 .filter(|limit| (1..=MOST).contains(limit))
                 .ok_or_else(|| bad_parameter("limit", format!("write a number from 1 to {MOST}")))?,
             None => DEFAULT_LIMIT,

@@ -1,5 +1,5 @@
-//! Records on Redis: each operation one script, one round trip, as with locks, but for long results (`aside.rs`). Begins that are ready at the same moment share a
-//! call, and so do short results.
+//! Records on Redis: each operation one script, one round trip, as with locks, but for long results (`aside.rs`). Begins that
+//! are ready at the same moment share a call, and so do short results.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use self::record::{RecordReply, SeenRecord};
 use super::RedisStore;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
-use super::fast_path::records::{BeginOperation, StoreOperation, memory_ms};
+use super::fast_path::records::{BeginOperation, MOST_SHARED_BYTES, StoreOperation, memory_ms};
 use super::listing::PageKind;
 use super::scripts::keys::KeySpace;
 use super::scripts::{Script, flag, scripts, send, unexpected, unreadable};
@@ -112,7 +112,9 @@ impl RedisStore {
     ) -> Result<Storing, StoreError> {
         let StoreResult { key, token, fence, keep, result } = request;
         let content_type = result.content_type.as_deref().unwrap_or_default();
-        let header: &[u8] = if self.keys.share_a_slot() { &aside::NO_HEADER } else { &[] };
+        let is_long = content_type.len() + 1 + result.body.len() > MOST_SHARED_BYTES;
+        let is_aside = is_long && self.keys.share_a_slot();
+        let header: &[u8] = if is_aside { &aside::NO_HEADER } else { &[] };
         let store = Arc::new(StoreOperation {
             record: self.keys.once(key),
             token: token.to_string(),
@@ -126,14 +128,12 @@ impl RedisStore {
             is_short: result.is_short(),
         });
         let bucket = self.keys.bucket_of(key);
-        let batcher = store.may_share().then_some(&self.fast_path.stores);
-        let (reply, link): (RecordReply, _) = match store.may_share() || !self.keys.share_a_slot() {
-            true => self.run_batched(bucket, false, &store, batcher, deadline).await?,
-            false => {
-                let (store, aside) = (&store, &self.keys.aside(key));
-                let ask = |link, _| aside::store(link, store, aside, deadline);
-                self.step(bucket, false, deadline, ask).await?
-            }
+        let (reply, link): (RecordReply, _) = if is_aside {
+            let (store, aside) = (&store, &self.keys.aside(key));
+            self.step(bucket, false, deadline, |link, _| aside::store(link, store, aside, deadline)).await?
+        } else {
+            let batcher = (!is_long).then_some(&self.fast_path.stores);
+            self.run_batched(bucket, false, &store, batcher, deadline).await?
         };
         match reply.outcome {
             0 => {

@@ -54,6 +54,13 @@ async fn works(client: &mut Driver, what: &str) -> (u64, u64) {
     (earlier.parse().unwrap(), number.parse().unwrap())
 }
 
+/// The work ends in this, of which the client says that, and the next one finds that somebody may have done it.
+async fn gives_the_place_up(client: &mut Driver, end: &str, said: &str) {
+    works(client, "once k 300 0 f").await;
+    assert_eq!(client.does(end).await, said);
+    assert_eq!(works(client, "once k 300 0 f").await.0, 1);
+}
+
 impl Scene {
     async fn record(&self) -> Value {
         self.look.get("/once/k").send().await.json()
@@ -211,26 +218,17 @@ async fn a_result_that_is_too_large_gives_the_place_up(kind: Kind) {
 
 async fn a_result_that_no_header_can_carry_gives_the_place_up(kind: Kind) {
     let scene = Scene::start().await;
-    let mut client = scene.client(kind).await;
-    works(&mut client, "once k 300 0 f").await;
-    assert_eq!(client.does("unsent").await, "refused");
-    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
+    gives_the_place_up(&mut scene.client(kind).await, "unsent", "refused").await;
 }
 
 /// Such as a number, of which Python would make so many zero bytes.
 async fn what_is_no_result_gives_the_place_up(kind: Kind) {
     let scene = Scene::start().await;
-    let mut client = scene.client(kind).await;
-    works(&mut client, "once k 300 0 f").await;
-    assert_eq!(client.does("five").await, "typeerror");
-    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
+    gives_the_place_up(&mut scene.client(kind).await, "five", "typeerror").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_of_the_work_in_go_gives_the_place_up() {
     let scene = Scene::start().await;
-    let mut client = Kind::Go.start(&url(&scene.gateway)).await;
-    works(&mut client, "once k 300 0 f").await;
-    assert_eq!(client.does("panic").await, "failed");
-    assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
+    gives_the_place_up(&mut Kind::Go.start(&url(&scene.gateway)).await, "panic", "failed").await;
 }

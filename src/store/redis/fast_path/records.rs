@@ -14,7 +14,7 @@ scripts! {
 }
 
 /// A longer result has a call of its own, and is put aside where it can be: Redis takes 6 µs to give a script so much.
-const MOST_SHARED_BYTES: usize = 4096;
+pub(crate) const MOST_SHARED_BYTES: usize = 4096;
 
 /// A piece of work that is to be begun.
 pub(crate) struct BeginOperation {
@@ -63,11 +63,6 @@ pub(crate) struct StoreOperation {
 }
 
 impl StoreOperation {
-    /// Whether it may be one of several of a call.
-    pub(crate) fn may_share(&self) -> bool {
-        self.told().len() <= MOST_SHARED_BYTES
-    }
-
     pub(crate) fn told(&self) -> &[u8] {
         self.text.get(self.told_at..).unwrap_or_default()
     }
