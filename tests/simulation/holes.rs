@@ -252,15 +252,15 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
 const OF_SLOTS: [(&str, &str, &str); 21] = [
     (
         "those who ask do not count what they bear",
-        "return held < math.min(least, slots)",
-        "return held < least",
+        "return held < math.min(fewest, slots)",
+        "return held < fewest",
     ),
     (
         "those who hold do not count what they bear",
-        "return held < math.min(least, slots)",
+        "return held < math.min(fewest, slots)",
         "return held < slots",
     ),
-    ("an offer of a slot takes none", "if offer.token ~= token then held, least", "if nil then held, least"),
+    ("an offer of a slot takes none", "if offer.token ~= token then held, fewest", "if nil then held, fewest"),
     (
         "what was offered is taken though it bears fewer now",
         "is_mine_next = pool.admits(SLOTS, TOKEN)",
@@ -273,11 +273,11 @@ const OF_SLOTS: [(&str, &str, &str); 21] = [
     ),
     (
         "what is over counts for ever",
-        "redis.call('ZRANGEBYSCORE', ENDS, '-inf', whole(NOW_MS))) do\n      local slot",
+        "redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW_MS)) do\n      local slot",
         "{}) do\n      local slot",
     ),
     ("a slot is never free again", "    set_slot(grant.slot, '.')", ""),
-    ("a new one has the last slot", "string.find(taken, '.', 1, true) or #taken + 1", "math.max(#taken, 1)"),
+    ("a new one has the last slot", "string.find(pool.taken, '.', 1, true) or #pool.taken + 1", "math.max(#pool.taken, 1)"),
     ("what a holder that has left bore counts for ever", "redis.call('ZREM', WIDE, grant.field)", ""),
     (
         "a slot is freed before its min_hold",

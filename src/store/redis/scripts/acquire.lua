@@ -122,7 +122,7 @@ local held_by, least_slots
 -- The grant that is told of where several hold the lock.
 local function look_at_pool()
   if not pool then return end
-  held_by, least_slots = pool.seen.sharing()
+  held_by, least_slots = pool.sharing()
   local first = pool.seen.first(1)[1]
   lock, left_ms = first and told(first), first and first.left_ms
 end
@@ -145,7 +145,7 @@ local function answer(outcome)
   local waiters = redis.call('ZCARD', KEYS[3])
   local rank = redis.call('ZRANK', KEYS[3], TOKEN)
   local place = rank and redis.call('ZSCORE', KEYS[3], TOKEN) or '0'
-  local offered = offer or pool and (pool.offer_of(TOKEN) or pool.offers()[1])
+  local offered = offer or pool and (pool.offer_of(TOKEN) or pool.offers[1])
   local due_in_ms = offered and offered.start_ms + OFFER_MS - queue.NOW_MS or left_ms or 0
   local offered_to = offered and offered.attempt or ''
   return { outcome, lock or '', left_ms or 0, waiters, rank and rank + 1 or 0, place, due_in_ms, offered_to, held_by, least_slots }
@@ -171,10 +171,8 @@ if pool and pool.offer_of(TOKEN) then is_mine_next = pool.admits(SLOTS, TOKEN) e
 
 local function hand_off(caller, taker)
   local is_taken, is_line_over
-  offer, is_taken, is_line_over = queue.hand_off(pool, lapsed, caller, taker, SLOTS)
+  offer, is_taken, is_line_over, pool = queue.hand_off(pool, lapsed, caller, taker, SLOTS)
   if not is_taken then lapsed = nil end
-  -- It may have ended, or there may be one now.
-  pool = not offer and pool_in(select(3, held(LOCK))) or nil
   lock, left_ms = nil, nil
   return is_taken, is_line_over
 end
@@ -248,7 +246,7 @@ if ends then
     queue.forget_former(TOKEN, ticket, ATTEMPT)
   end
   -- Of a lock that several hold, it may have kept others waiting for whom there is room.
-  local makes_room = pool and ticket and has_ticket and (pool.withdraw(TOKEN) or pool.seen.sharing() > 0)
+  local makes_room = pool and ticket and has_ticket and (pool.withdraw(TOKEN) or pool.sharing() > 0)
   if offer and offer.attempt == ATTEMPT or makes_room then hand_off() end
   -- This is always done: a copy of an earlier command of this attempt may still be on its way.
   void(KEYS[10], tombstone, ATTEMPT, ARGV[3])

@@ -32,7 +32,7 @@ elseif frees then
   if not queue and not kept_ms then redis.call('DEL', KEYS[1]) end
 elseif not ticket then
   -- A token that has released the lock is told so again, also one that left no tombstone.
-  outcome = lock and (was_held_by(lock, ARGV[1]) and 0 or 2) or pool and pool.seen.sharing() > 0 and 2 or 1
+  outcome = lock and (was_held_by(lock, ARGV[1]) and 0 or 2) or pool and pool.sharing() > 0 and 2 or 1
 end
 if ticket then
   queue.remove_place(ARGV[1])
@@ -45,7 +45,7 @@ if leaves_tombstone then
 end
 if pool then
   -- One that leaves may have kept others waiting for whom there is room.
-  if pool.withdraw(ARGV[1]) or ticket and pool.seen.sharing() > 0 or frees then
+  if pool.withdraw(ARGV[1]) or ticket and pool.sharing() > 0 or frees then
     pool.purge()
     if queue then queue.hand_off(pool) else pool.close_if_free() end
   end

@@ -47,7 +47,7 @@ if queue then
 end
 if pool then
   -- One that leaves may have kept others waiting for whom there is room.
-  if has_left and (pool.withdraw(ARGV[1]) or pool.seen.sharing() > 0) or outcome > 0 then
+  if has_left and (pool.withdraw(ARGV[1]) or pool.sharing() > 0) or outcome > 0 then
     pool.purge()
     if queue then queue.hand_off(pool) else pool.close_if_free() end
   end

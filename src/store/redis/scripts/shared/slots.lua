@@ -13,28 +13,26 @@
 
 local ALL, KEPT = '*', string.rep('0', TOKEN_HASH_DIGITS)
 
-local function whole(number) return string.format('%.0f', number) end
-
 -- No lease ends so late; the `*` of `ends` is over after it.
-local LAST_END = whole(LARGEST_NUMBER - 1)
+local LAST_END = LARGEST_NUMBER - 1
 
 -- Whether what `held` took for an offer is a lock that several hold.
 local function are_several(offer) return offer and not offer.token end
 
 local function live_for(keys, ms)
-  for _, key in ipairs(keys) do redis.call('PEXPIRE', key, whole(ms + AFTER_END_MS)) end
+  for _, key in ipairs(keys) do redis.call('PEXPIRE', key, ms + AFTER_END_MS) end
 end
 
 -- What stands of a grant in its field.
 local function written(grant)
-  return whole(grant.slot) .. ' ' .. whole(grant.slots) .. ' ' .. string.sub(grant.lock, ATTEMPT_AT)
+  return grant.slot .. ' ' .. grant.slots .. ' ' .. string.sub(grant.lock, ATTEMPT_AT)
 end
 
 -- Writes a grant, which ends in so many ms, and more fields of `held` with it. `keys` are the four.
 local function write_grant(keys, grant, lock, NOW_MS, left_ms, ...)
   grant.lock, grant.left_ms = lock, left_ms
   redis.call('HSET', keys[2], grant.field, written(grant), ...)
-  redis.call('ZADD', keys[3], whole(NOW_MS + 1 + left_ms), grant.field)
+  redis.call('ZADD', keys[3], NOW_MS + 1 + left_ms, grant.field)
   if redis.call('PTTL', keys[1]) < left_ms + AFTER_END_MS / 2 then live_for(keys, left_ms) end
 end
 
@@ -70,8 +68,7 @@ local function read_slots(HELD, ENDS, WIDE)
 
   -- So many, first those that end first.
   local function first(most)
-    local found = redis.call('ZRANGEBYSCORE', ENDS, '(' .. whole(NOW_MS), LAST_END,
-      'WITHSCORES', 'LIMIT', 0, most)
+    local found = redis.call('ZRANGEBYSCORE', ENDS, NOW_MS + 1, LAST_END, 'WITHSCORES', 'LIMIT', 0, most)
     local fields, grants = {}, {}
     for i = 1, #found, 2 do fields[#fields + 1] = found[i] end
     if #fields == 0 then return grants end
@@ -83,7 +80,7 @@ local function read_slots(HELD, ENDS, WIDE)
 
   -- How many hold it, and the smallest number that one of them has said.
   local function sharing()
-    local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', whole(NOW_MS))
+    local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW_MS)
     local is_over = {}
     for _, field in ipairs(over) do is_over[field] = true end
     local said = redis.call('ZRANGE', WIDE, 0, #over, 'WITHSCORES')
@@ -102,5 +99,6 @@ end
 
 -- A grant as it is told: its slot, and how many it has said, stand behind its number.
 local function told(grant)
-  return (string.gsub(grant.lock, '^(%S+ %S+ %d+)', '%1*' .. whole(grant.slot) .. '*' .. whole(grant.slots)))
+  local _, last = string.find(grant.lock, '^%d+', NUMBER_AT)
+  return string.sub(grant.lock, 1, last) .. '*' .. grant.slot .. '*' .. grant.slots .. string.sub(grant.lock, last + 1)
 end

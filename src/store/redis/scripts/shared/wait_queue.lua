@@ -173,7 +173,7 @@ local function open_queue(pool)
 
   -- Makes the waiters poll once that may change which offers there can be.
   local function await_room(pool)
-    if #pool.offers() > 0 then return set_due(NOW_MS) end
+    if #pool.offers > 0 then return set_due(NOW_MS) end
     local waiting = redis.call('ZCARD', QUEUE)
     local first = waiting > 0 and pool.seen.first(1)[1]
     if not first then
@@ -193,19 +193,20 @@ local function open_queue(pool)
   -- its own. `caller` is the token whose command this is, and certainly present. `taker` is to be granted the lock right away
   -- when it is its turn, with so many slots.
   --
-  -- Returns the offer of the lock alone, if it was made; whether it is the taker's turn; whether no ticket waits any more.
+  -- Returns the offer of the lock alone, if it was made; whether it is the taker's turn; whether no ticket waits any more; those who
+  -- hold it, if there are several.
   local function hand_off(pool, lapsed, caller, taker, taker_slots)
     local since_ms, late, has_offer = NOW_MS - HEARD_WITHIN_MS, {}, {}
     local has_lapsed = false
-    for _, offer in ipairs(lapsed and { lapsed } or pool and pool.lapsed() or {}) do
+    for _, offer in ipairs(lapsed and { lapsed } or pool and pool.lapsed or {}) do
       since_ms, late[offer.token], has_lapsed = math.max(since_ms, offer.start_ms), true, true
     end
-    for _, offer in ipairs(pool and pool.offers() or {}) do has_offer[offer.token] = true end
+    for _, offer in ipairs(pool and pool.offers or {}) do has_offer[offer.token] = true end
     local alone, is_taken
     -- Where there is room for none, only those who let offers lapse have to step aside.
     local is_over, is_last = pool and not has_lapsed and pool.is_full(), false
     -- Mostly the next one is it. So few are read at first, and then more at a time.
-    local from, count, next_count = 0, 1 + (pool and #pool.offers() or 0), 2
+    local from, count, next_count = 0, 1 + (pool and #pool.offers or 0), 2
     while not is_over and not is_last do
       -- Those who have an offer are served already.
       local tokens, tickets, is_heard, read = read_queue(from, from + count - 1, since_ms, has_offer)
@@ -239,7 +240,7 @@ local function open_queue(pool)
       from, count, next_count = from + read - #aside, next_count, math.min(4 * next_count, MOST_AT_ONCE)
     end
     if pool then pool.keep_offers(is_taken) end
-    if is_taken then return nil, true, false end
+    if is_taken then return nil, true, false, pool end
     if alone then
       local value = '?' .. alone.token .. ' ' .. alone.attempt .. ' ' .. alone.gateway .. ' ' .. whole(NOW_MS)
       -- An offer that is not taken lapses. Its key lives on for as long again, to say which ticket let it lapse. PEXPIRE is
@@ -256,7 +257,7 @@ local function open_queue(pool)
       if pool then pool.forget() end
       redis.call('ZREM', DUE, LOCK)
     end
-    return alone, false, not is_over
+    return alone, false, not is_over, pool and pool.taken and pool or nil
   end
 
   -- Lets one attempt stand for others, separated by spaces, wherever a ticket names them.
