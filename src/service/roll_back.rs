@@ -301,9 +301,10 @@ impl Armed {
     }
 
     fn known(&self) -> KnownTo {
-        let Some((_, told_until)) = &self.told else { return KnownTo::Nobody };
+        let Some((lease, told_until)) = &self.told else { return KnownTo::Nobody };
         let left = told_until.saturating_sub(boottime());
-        KnownTo::Connection { told_for: if left.is_zero() { left } else { left + ROUNDING } }
+        let told_for = if left.is_zero() { left } else { left + ROUNDING };
+        KnownTo::Connection { number: lease.fencing_token, told_for }
     }
 
     /// Tells those who watch what has become of it.

@@ -295,6 +295,8 @@ pub enum KnownTo {
     Nobody,
     /// A connection, which held the lock by it, and has ended.
     Connection {
+        /// The number of the grant.
+        number: FencingToken,
         /// How much longer a lease runs that the token was told of before the connection had the lock.
         told_for: Duration,
     },

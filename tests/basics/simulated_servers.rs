@@ -1,5 +1,7 @@
 //! What becomes of simulated servers, as the gateway's own store sees it, in simulated time.
 
+mod votes;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +15,7 @@ use fencepost::store::{
     Try,
 };
 use kit::asking::LockStoreExt;
-use sim::{Clock, Cluster, Conditions, Direction, Fate, Fleet, Kept, Reply, Server};
+use sim::{Clock, Cluster, Conditions, Direction, Fate, Fleet, Kept, Reply, Server, View};
 use tokio::time::{Instant, sleep, timeout};
 
 const NOW_US: u64 = 1_760_000_000_000_000;
@@ -244,8 +246,16 @@ impl fencepost::clock::Clock for TestClock {
 
 /// A gateway's store on a quorum, once it counts on all of its servers.
 async fn quorum_store(fleet: &Fleet) -> QuorumStore {
+    start_quorum_store(&fleet.address().unwrap()).await
+}
+
+async fn quorum_store_through(fleet: &Fleet, view: View) -> QuorumStore {
+    start_quorum_store(&fleet.address().unwrap().through(Arc::new(view))).await
+}
+
+async fn start_quorum_store(address: &RedisAddress) -> QuorumStore {
     let clock = Arc::new(TestClock(Instant::now()));
-    let store = QuorumStore::start(&fleet.address().unwrap(), &RedisSettings::default(), clock).unwrap();
+    let store = QuorumStore::start(address, &RedisSettings::default(), clock).unwrap();
     // Nobody has met these servers before.
     sleep(RECONNECTED_WITHIN).await;
     store

@@ -260,7 +260,11 @@ const OF_SLOTS: [(&str, &str, &str); 21] = [
         "return held < math.min(fewest, slots)",
         "return held < slots",
     ),
-    ("an offer of a slot takes none", "if offer.token ~= token then held, fewest", "if nil then held, fewest"),
+    (
+        "an offer of a slot takes none",
+        "if offer.token ~= token then held, fewest",
+        "if nil then held, fewest",
+    ),
     (
         "what was offered is taken though it bears fewer now",
         "is_mine_next = pool.admits(SLOTS, TOKEN)",
@@ -277,7 +281,11 @@ const OF_SLOTS: [(&str, &str, &str); 21] = [
         "{}) do\n      local slot",
     ),
     ("a slot is never free again", "    set_slot(grant.slot, '.')", ""),
-    ("a new one has the last slot", "string.find(pool.taken, '.', 1, true) or #pool.taken + 1", "math.max(#pool.taken, 1)"),
+    (
+        "a new one has the last slot",
+        "string.find(pool.taken, '.', 1, true) or #pool.taken + 1",
+        "math.max(#pool.taken, 1)",
+    ),
     ("what a holder that has left bore counts for ever", "redis.call('ZREM', WIDE, grant.field)", ""),
     (
         "a slot is freed before its min_hold",

@@ -177,8 +177,10 @@ impl Table {
         let (left, is_over) = match (known, &lock) {
             (KnownTo::Nobody, _) => (None, is_granted),
             // What was told of is released, and not undone; and where it was told of before, it stays.
-            (KnownTo::Connection { told_for }, Some(lock)) if told_for.is_zero() => (lock.kept(now), true),
-            (KnownTo::Connection { told_for }, Some(lock)) => {
+            (KnownTo::Connection { told_for, .. }, Some(lock)) if told_for.is_zero() => {
+                (lock.kept(now), true)
+            }
+            (KnownTo::Connection { told_for, .. }, Some(lock)) => {
                 (Some(lock.left_to_token(*told_for, now)), false)
             }
             (KnownTo::Connection { .. }, None) => (None, false),

@@ -11,9 +11,9 @@ use super::poll::{FIRST_PAUSE, Inquiry, LONGEST_PAUSE, Pollster, heard};
 use super::reports::{ReportedLock, UNEVEN_MS, count, drift, held_locks, most_held, relied_on};
 use super::scripts;
 use crate::clock::{Backoff, whole_ms};
-use crate::lock::{Attempt, FencingToken, Lease, LockKey, Renewed, RolledBack, TokenHash};
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Renewed, RolledBack, TokenHash, Ttl};
 use crate::store::redis::scripts::{Script, ScriptReply, known as known_arg, renewer};
-use crate::store::{KnownTo, Renew, Renewer, StoreError};
+use crate::store::{KnownTo, LockRequest, Renew, Renewer, StoreError};
 
 impl QuorumStore {
     /// Renews a lease on all servers, and gives the lock to those that lack it.
@@ -80,19 +80,20 @@ impl QuorumStore {
         let until = sent_at + Duration::from_millis(lasting_ms);
         // What is left of the terms, by the server that says least.
         let term = |index| heard(&poll.answers).filter_map(|reply| reply.field::<i64>(index)).min();
+        let number = lease.fencing_token.get();
         let args = vec![
             token.to_string(),
-            lease.fencing_token.get().to_string(),
+            number.to_string(),
             lease.note.stored().to_owned(),
             lease.left_ms.to_string(),
-            self.pollster.membership.longest_attempt().as_millis().to_string(),
+            number.to_string(),
             renewer(by),
             term(3).map_or_else(String::new, |ms| ms.to_string()),
             term(4).map_or_else(String::new, |ms| ms.to_string()),
             lasting_ms.to_string(),
         ];
         let keys = vec![self.keys.lock(key), self.keys.tombstone(key, token)];
-        let call = Arc::new(self.call(&scripts::REPAIR, key, keys, args, Until::AtMost(until)));
+        let mut call = self.call(&scripts::REPAIR, key, keys, args, Until::AtMost(until));
         let (pollster, renewed) = (self.pollster.clone(), lease.clone());
         let has_it = move |answer: &Option<MemberAnswer>| match answer {
             Some(Ok(reply)) => reply.lease().is_some_and(|lease| {
@@ -104,13 +105,22 @@ impl QuorumStore {
         if poll.answers.iter().all(|answer| answer.is_some() && has_it(answer)) {
             return;
         }
+        let mut burning = self.giving_up(key, token, Attempt::generate(), number);
         let (look, end) = (self.to_inspect(key, None), self.to_break(key, token, lease.fencing_token));
         let grant = (*token, lease.fencing_token);
         tokio::spawn(async move {
             poll.rest().await;
             let deadline = Instant::now() + until.saturating_sub(pollster.membership.clock.boot());
             let lacking: Vec<_> = poll.answers.iter().map(|answer| !has_it(answer)).collect();
-            let mut mended = pollster.ask_some(&call, deadline, |index| lacking[index]);
+            let largest = poll.heard().filter_map(|reply| Some(reply.lease()?.fencing_token.get())).max();
+            if let Some(largest) = largest.filter(|largest| *largest > number) {
+                burning.args[2] = largest.to_string();
+                let holders = pollster.ask_some(&Arc::new(burning), deadline, |index| !lacking[index]);
+                if pollster.is_burnt(holders, number).await {
+                    call.args[4] = largest.to_string();
+                }
+            }
+            let mut mended = pollster.ask_some(&Arc::new(call), deadline, |index| lacking[index]);
             mended.rest().await;
             if mended.answers.iter().flatten().any(has_mended) {
                 pollster.end_unless_held(grant, &look, &end, mended, until).await;
@@ -135,14 +145,20 @@ impl QuorumStore {
     ) -> Result<RolledBack, StoreError> {
         let known = match known {
             // A server whose clock is fast must not end what was told before its time.
-            KnownTo::Connection { told_for } if !told_for.is_zero() => {
-                KnownTo::Connection { told_for: told_for + Duration::from_millis(drift(whole_ms(told_for))) }
+            KnownTo::Connection { number, told_for } if !told_for.is_zero() => {
+                let told_for = told_for + Duration::from_millis(drift(whole_ms(told_for)));
+                KnownTo::Connection { number, told_for }
             }
             known => known,
         };
         let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
         let life_ms = self.mark_ttl.as_millis().to_string();
-        let args = vec![token.to_string(), attempt.to_string(), life_ms, known_arg(known)];
+        let told_of = match known {
+            KnownTo::Connection { number, .. } => number.get(),
+            KnownTo::Nobody => 0,
+        };
+        let args =
+            vec![token.to_string(), attempt.to_string(), life_ms, known_arg(known), told_of.to_string()];
         let call = self.call(&scripts::ROLL_BACK, key, self.keys_of(key, token), args, Until::Always);
         let call = Arc::new(call);
         let mut poll = self.pollster.ask(&call, deadline);
@@ -197,6 +213,37 @@ impl QuorumStore {
         Err(poll.too_few())
     }
 
+    /// Pins the token's grant, or claims it for a connection. Servers that lack the lock are given it.
+    pub(super) async fn pin(&self, request: &LockRequest, deadline: Instant) -> Result<Lease, StoreError> {
+        let LockRequest { key, token, attempt, ttl, .. } = request.clone();
+        // The lease becomes as long as was asked for; that of a claim stays what it was, as in redis/scripts/acquire.lua.
+        let (ttl, by) = match attempt.is_of_connection() {
+            true => (Ttl::SHORTEST, Renewer::Connection(attempt.claim())),
+            false => (ttl, Renewer::Token),
+        };
+        match self.renew_all(&Renew { key, token, ttl, by }, deadline).await {
+            Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => Ok(lease),
+            Ok(_) => Err(StoreError::Unknown("the lock ended just after it was found held".to_owned())),
+            // Servers have pinned it, or claimed it, when they were asked before.
+            Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => {
+                Err(StoreError::Unknown(reason))
+            }
+        }
+    }
+
+    /// Gives a number up, and all smaller ones of its attempt.
+    pub(super) fn giving_up(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        number: u64,
+    ) -> MemberCall {
+        let args = vec![token.to_string(), attempt.to_string(), number.to_string()];
+        let keys = vec![self.keys.lock(key), self.keys.watch(key)];
+        self.call(&scripts::GIVE_UP, key, keys, args, Until::Always)
+    }
+
     pub(super) fn keys_of(&self, key: &LockKey, token: &TokenHash) -> Vec<String> {
         vec![self.keys.lock(key), self.keys.tombstone(key, token), self.keys.watch(key)]
     }
@@ -231,6 +278,13 @@ fn has_mended(answer: &MemberAnswer) -> bool {
 }
 
 impl Pollster {
+    /// Whether a number can never be granted any more that servers which hold a smaller one of its token were told to burn.
+    async fn is_burnt(&self, mut holders: Inquiry, smaller: u64) -> bool {
+        holders.rest().await;
+        let refuses = |reply: &&ScriptReply| reply.field::<u64>(0).is_some_and(|own| own <= smaller);
+        holders.heard().filter(refuses).count() >= self.membership.blocking()
+    }
+
     /// Ends a grant again where it was `mended`, unless most servers may still have it. It may have been released while that was
     /// under way: a release without a tombstone leaves nothing that would stop a repair. One that was not answered may come until
     /// its deadline.

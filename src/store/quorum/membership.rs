@@ -119,11 +119,6 @@ impl Membership {
         self.members.len() - self.quorum() + 1
     }
 
-    /// How long a gateway may go on with what servers have answered to it.
-    pub(super) fn longest_attempt(&self) -> Duration {
-        2 * self.reply_timeout
-    }
-
     /// How long a lease can last, the attempt included.
     pub(super) fn longest(&self) -> Duration {
         Duration::from_millis(self.longest_ms)

@@ -14,9 +14,9 @@ use super::reports::{drift, relied_on};
 use super::scripts;
 use super::tally::{Tally, early, held_up_by_clocks, is_too_far_ahead, late, may_have_accepted_it};
 use crate::clock::{Backoff, part_of};
-use crate::lock::{Acquired, Attempt, FencingToken, Lease, LockKey, Refusal, Renewed, TokenHash, Ttl};
+use crate::lock::{Acquired, Attempt, FencingToken, Lease, Refusal};
 use crate::store::redis::scripts::{flag, terms as terms_args};
-use crate::store::{LockRequest, Renew, Renewer, StoreError};
+use crate::store::{KnownTo, LockRequest, StoreError};
 
 /// The pause after a split vote: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -113,26 +113,6 @@ impl QuorumStore {
             }
         }
     }
-
-    /// Pins the token's grant, or claims it for a connection. Servers that lack the lock are given it.
-    pub(super) async fn pin(&self, request: &LockRequest, deadline: Instant) -> Result<Lease, StoreError> {
-        let LockRequest { key, token, attempt, ttl, .. } = request.clone();
-        // The lease becomes as long as was asked for; that of a claim stays what it was, as in redis/scripts/acquire.lua.
-        let (ttl, by) = match attempt.is_of_connection() {
-            true => (Ttl::SHORTEST, Renewer::Connection(attempt.claim())),
-            false => (ttl, Renewer::Token),
-        };
-        match self.renew_all(&Renew { key, token, ttl, by }, deadline).await? {
-            Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease) => Ok(lease),
-            _ => Err(StoreError::Unknown("the lock ended just after it was found held".to_owned())),
-        }
-    }
-
-    fn giving_up(&self, key: &LockKey, token: &TokenHash, attempt: Attempt, number: u64) -> Arc<MemberCall> {
-        let args = vec![token.to_string(), attempt.to_string(), number.to_string()];
-        let keys = vec![self.keys.lock(key), self.keys.watch(key)];
-        Arc::new(self.call(&scripts::GIVE_UP, key, keys, args, Until::Always))
-    }
 }
 
 impl Bid<'_> {
@@ -207,14 +187,23 @@ impl Bid<'_> {
                 if matches!(tally, Tally::TakenOver) {
                     return Ok(Acquired::TakenOver);
                 }
-                self.store.pin(self.proposal.request, self.deadline).await.map(Acquired::AlreadyHeld)
+                let lease = self.store.pin(self.proposal.request, self.deadline).await?;
+                if attempt.is_of_connection() && self.proposal.channel.is_some() {
+                    // As scripts/acquire.lua does where none waits: a copy that comes late must not claim it anew.
+                    let known = KnownTo::Nobody;
+                    self.store
+                        .roll_back_all(key, token, *attempt, known, self.deadline)
+                        .await
+                        .map_err(|error| StoreError::Unknown(error.to_string()))?;
+                }
+                Ok(Acquired::AlreadyHeld(lease))
             }
             Tally::Held(_) if self.has_strays && !self.give_up().await_most().await => unknown(
                 "another client holds the lock, and some earlier tries of this request are not undone yet",
             ),
             Tally::Held(lease) => {
                 if !self.has_strays {
-                    let undoing = self.store.giving_up(key, token, *attempt, self.number);
+                    let undoing = Arc::new(self.store.giving_up(key, token, *attempt, self.number));
                     self.store.pollster.follow_up(&undoing, poll, may_have_accepted_it);
                 }
                 Ok(refused(Some(lease)))
@@ -232,7 +221,10 @@ impl Bid<'_> {
                 Ok(Acquired::AttemptVoided)
             }
             Tally::TooFew(error) => {
-                let kind = if self.is_undone().await { StoreError::Unavailable } else { StoreError::Unknown };
+                // One that says that the token holds the lock has pinned it, or claimed it.
+                let is_pinned = poll.heard().any(|reply| reply.outcome == 1);
+                let is_undone = self.is_undone().await && !is_pinned;
+                let kind = if is_undone { StoreError::Unavailable } else { StoreError::Unknown };
                 Err(kind(error.to_string()))
             }
             Tally::Nobody if !self.behind.is_empty() => {
@@ -278,7 +270,7 @@ impl Bid<'_> {
     fn give_up(&self) -> GivingUp<'_> {
         let LockRequest { key, token, attempt, .. } = self.proposal.request;
         let (store, deadline) = (self.store, self.deadline);
-        let call = store.giving_up(key, token, *attempt, self.number);
+        let call = Arc::new(store.giving_up(key, token, *attempt, self.number));
         let poll = store.pollster.ask_some(&call, deadline, |index| self.possibly_accepted[index]);
         let clean = self.possibly_accepted.iter().filter(|may_hold| !**may_hold).count();
         GivingUp { store, poll, call, clean, deadline }

@@ -38,6 +38,13 @@ impl QuorumStore {
     /// Takes a lock that has no waiters here, or says why not.
     pub(super) async fn try_lock(&self, Try(lock): &Try, deadline: Instant) -> AnswerTo<Try> {
         let (LockRequest { key, token, .. }, asking) = (lock, Asking::at_once(lock));
+        // While another holds it, those who ask with tokens of their own need not ask one after the other.
+        if self.waiters.step(|state, now| state.held(key, now).is_some()) {
+            let answer = self.ask(asking, deadline).await?;
+            if !matches!(answer, Acquired::NotTaken(Refusal { holder: None, .. })) {
+                return Ok(answer);
+            }
+        }
         let _turn = self.waiters.turn(key, deadline).await?;
         let may_take = self.waiters.step(|state, now| {
             let held = state.held(key, now);

@@ -157,7 +157,7 @@ pub(crate) fn renewer(by: Renewer) -> String {
 pub(crate) fn known(known: KnownTo) -> String {
     match known {
         KnownTo::Nobody => String::new(),
-        KnownTo::Connection { told_for } => told_for.as_millis().to_string(),
+        KnownTo::Connection { told_for, .. } => told_for.as_millis().to_string(),
     }
 }
 

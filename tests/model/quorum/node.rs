@@ -29,10 +29,8 @@ impl Rules {
             Command::Repair { source, number, proposer } => {
                 let is_late = has(over, source) && !self.is(Mutant::RepairHasNoDeadline);
                 let is_below = node.fence > number;
-                let before = node.lock;
                 if !is_late && self.repair(node, token, number, proposer) {
                     state.was_repaired_below |= is_below;
-                    self.outlive(state, before, source);
                 }
                 Reply::None
             }
@@ -152,22 +150,15 @@ impl Rules {
         if is_marked && !self.is(Mutant::RepairIgnoresTheMark) || !is_open || is_held_back {
             return false;
         }
+        // A gateway has it replaced once the others have burnt it: then it is as if it were not there.
+        let has_larger = node.lock.is_some_and(|lock| lock.number > number);
+        if has_larger && !self.is(Mutant::RepairReplacesAtAnyTime) {
+            return false;
+        }
         // How long its lease is relative to the others' makes no difference: who counts on it asks first.
         node.lock = Some(Lock { token, number, attempt: None, by: proposer, times: 0 });
         node.fence = node.fence.max(number);
         true
-    }
-}
-
-impl Rules {
-    /// A number that is larger than that of the repair is replaced only if its attempt is over before the leases end on
-    /// which the repair rests: those keep it from being granted until then.
-    fn outlive(&self, state: &mut State, replaced: Option<Lock>, source: Source) {
-        let Some(replaced) = replaced.filter(|_| !self.is(Mutant::RepairReplacesAtAnyTime)) else { return };
-        let locks = state.nodes.iter_mut().filter_map(|node| node.lock.as_mut());
-        for lock in locks.filter(|lock| has(lock.times, source)) {
-            lock.times |= replaced.times;
-        }
     }
 }
 

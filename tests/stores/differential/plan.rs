@@ -165,8 +165,13 @@ fn request(random: &mut StdRng) -> Request {
         }
         80..89 => {
             let told_for = Duration::from_millis(one(random, &TOLD_FOR_MS));
-            let known =
-                if random.random_bool(0.5) { KnownTo::Nobody } else { KnownTo::Connection { told_for } };
+            // Only a quorum minds it.
+            let number = FencingToken::new(1).unwrap();
+            let known = if random.random_bool(0.5) {
+                KnownTo::Nobody
+            } else {
+                KnownTo::Connection { number, told_for }
+            };
             // What a connection held may have been claimed.
             let attempt = if random.random_bool(0.2) { attempt.claim() } else { attempt };
             RollBack { key, token, attempt, ticket, known }.into()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Attempt, Inspected, Released, Renewed, RolledBack, Terms};
+use fencepost::lock::{Attempt, FencingToken, Inspected, Released, Renewed, RolledBack, Terms};
 use fencepost::store::{Inspect, KnownTo, Renewer, TicketAfter, Tombstone};
 
 use super::{AnyStore, Caller, MARK_TTL, already_held, eventually, for_each_store, granted};
@@ -167,7 +167,9 @@ async fn a_connection_renews_nothing_of_others(scene: &AnyStore) {
 
 /// Whoever gives up a lock that a connection held: for as long its token was told of leases before.
 fn connection(told_ms: u64) -> KnownTo {
-    KnownTo::Connection { told_for: Duration::from_millis(told_ms) }
+    // None is larger.
+    let number = FencingToken::new((1 << 53) - 1).unwrap();
+    KnownTo::Connection { number, told_for: Duration::from_millis(told_ms) }
 }
 
 async fn a_claim_leaves_the_lease_as_it_was_told(scene: &AnyStore) {

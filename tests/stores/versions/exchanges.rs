@@ -294,7 +294,8 @@ async fn hold(scene: &mut Scene) {
     assert_eq!(scene.here(renew("claimed", "here", HOUR, by("82"))).await, Renewed::TakenOver);
     let claim = attempt("93").claim();
     scene.there.asks("renews by its claim", renew("claimed", "here", HOUR, Renewer::Connection(claim))).await;
-    let known = KnownTo::Connection { told_for: Duration::from_secs(600) };
+    let number = FencingToken::new((1 << 53) - 1).unwrap();
+    let known = KnownTo::Connection { number, told_for: Duration::from_secs(600) };
     let (key, token, ticket) = (key("claimed"), token("here"), TicketAfter::Removed);
     scene.there.asks("loses its connection", RollBack { key, token, attempt: claim, ticket, known }).await;
     let seen = scene.here(look("claimed", "here")).await;

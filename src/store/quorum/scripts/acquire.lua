@@ -51,7 +51,8 @@ if lock then
     for attempt in string.gmatch(SUPERSEDED, '%S+') do is_taken_over = is_taken_over and by ~= once_told(attempt) end
     if is_taken_over then return { 10, lock, left_ms, whole(high) } end
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
-    if claims then void(KEYS[3], tombstone, ATTEMPT, ARGV[13]) end
+    -- One that waits goes on with this attempt, unless most servers say so. Then the gateway voids it.
+    if claims and ARGV[11] == '' then void(KEYS[3], tombstone, ATTEMPT, ARGV[13]) end
     if by ~= once_told(ATTEMPT) then lock = hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, left_ms) end
     return { 1, lock, left_ms, whole(high) }
   end

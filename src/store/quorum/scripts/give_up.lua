@@ -4,18 +4,23 @@
 -- KEYS[2] the lock              ARGV[5] token hash   ARGV[6] attempt
 -- KEYS[3] who waits for it      ARGV[7] number
 --
--- Returns { 0 } if nothing of it is left · { 1 } where the token was told meanwhile that it holds the lock
+-- Returns { 0, the number by which the token still holds the lock, or 0 } if nothing of it is left
+--   { 1, as with 0 } where the token was told meanwhile that it holds the lock
 --   { 2 } where the number is too far ahead to be burnt: a copy that comes later may still be accepted
 
 local number = tonumber(ARGV[7])
 local lock = held(KEYS[2])
-local is_told = false
+local is_told, own = false, 0
 if lock and token_of(lock) == ARGV[5] then
-  if attempt_of(lock) == ARGV[6] and number_of(lock) <= number then
+  local by = attempt_of(lock)
+  own = number_of(lock)
+  if by == ARGV[6] and own <= number then
     redis.call('DEL', KEYS[2])
     tell(KEYS[3], KEYS[2])
+    own = 0
+  else
+    is_told = own <= number and (by == PINNED or is_of_connection(by))
   end
-  is_told = attempt_of(lock) == PINNED and number_of(lock) <= number
 end
 if number > high then
   -- A server that is out of memory allows HSET only to a script that has written already.
@@ -23,4 +28,4 @@ if number > high then
   if is_too_far(number) then return { 2 } end
   accept(number)
 end
-return { is_told and 1 or 0 }
+return { is_told and 1 or 0, whole(own) }

@@ -4,7 +4,7 @@
 -- KEYS[1] as in member.lua        ARGV[1..4] as in member.lua; here the deadline is always given
 -- KEYS[2] the lock                ARGV[5] token hash   ARGV[7] owner, may be empty
 -- KEYS[3] the token's tombstone   ARGV[6] number       ARGV[8] ms left
---                                                      ARGV[9] ms that an attempt can last
+--                                                      ARGV[9] up to which number none can be granted any more
 --                                 ARGV[10] the attempt of the connection that holds it, else empty
 --                                 ARGV[11] ms left of max_hold, ARGV[12] of min_hold, each may be empty
 --                                 ARGV[13] ms from when the ms left were counted to the deadline
@@ -21,10 +21,8 @@ local lock, left_ms = held(KEYS[2])
 if lock and token_of(lock) ~= ARGV[5] then return { 2 } end
 -- A client was told of a lock that is pinned, and a connection must not end it.
 if lock and attempt ~= PINNED and attempt_of(lock) ~= attempt then return { 2 } end
--- A smaller number of the token can never be granted any more. A larger one may be about to be, but not while most servers
--- hold this one, which they do until the deadline: so not, if no attempt lasts that long.
-local latest_us = now_us + tonumber(ARGV[9]) * 1000
-if lock and number_of(lock) > number and latest_us > tonumber(ARGV[3]) then return { 2 } end
+-- A smaller number of the token can never be granted any more. A larger one may be about to be.
+if lock and number_of(lock) > math.max(number, tonumber(ARGV[9])) then return { 2 } end
 if is_too_long(ARGV[8]) then return { -5, whole(now_us) } end
 -- For a server that is out of memory, as in give_up.lua.
 redis.call('PEXPIRE', KEYS[3], record[5])

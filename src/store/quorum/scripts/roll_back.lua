@@ -4,12 +4,15 @@
 -- KEYS[2] the lock                ARGV[5] token hash   ARGV[6] attempt
 -- KEYS[3] the token's tombstone   ARGV[7] life of a tombstone, ms
 -- KEYS[4] who waits for it        ARGV[8] as ARGV[7] in redis/scripts/roll_back.lua
+--                                 ARGV[9] the number that the client was told of; 0 if it was told of none
 --
 -- Returns the same as redis/scripts/roll_back.lua.
 
 local lock, left_ms = held(KEYS[2])
 local tombstone = redis.call('GET', KEYS[3])
 local is_granted = lock and token_of(lock) == ARGV[5] and attempt_of(lock) == ARGV[6]
+-- A connection may have claimed a larger number here that is still being voted on.
+if is_granted and ARGV[9] ~= '0' then is_granted = number_of(lock) <= tonumber(ARGV[9]) end
 local told_ms = tonumber(ARGV[8] or nil)
 local outcome, kept_ms = is_granted and 1 or 0, nil
 -- A lock that was told of is released, and not undone.

@@ -1,0 +1,192 @@
+//! What becomes of a number of a token while servers still vote on it, and another gateway does something with the token.
+
+use super::*;
+use fencepost::lock::{Broken, FencingToken};
+use fencepost::store::{Break, KnownTo, Poll, RollBack, TicketAfter};
+
+/// Two gateways on a quorum whose third server lacks the lock, and by which number the token holds it.
+async fn held_by_two(lock: &LockRequest) -> (Fleet, [QuorumStore; 2], FencingToken) {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let stores = [quorum_store(&fleet).await, quorum_store(&fleet).await];
+    fleet.network.set("server3", 6379, |way| way.refuses = true);
+    fleet.servers[2].disconnect_all();
+    let Ok(Acquired::Granted(lease)) = ask(&stores[0], Try(lock.clone())).await else { panic!("it is free") };
+    fleet.network.set("server3", 6379, |way| way.refuses = false);
+    sleep(RECONNECTED_WITHIN * 2).await;
+    assert_eq!(do_to_lock(&fleet.servers[2], "PTTL"), Reply::Int(0), "it lacks the lock");
+    (fleet, stores, lease.fencing_token)
+}
+
+async fn ask<C: fencepost::store::Call>(store: &QuorumStore, call: C) -> Result<C::Answer, StoreError> {
+    store.call(call, Instant::now() + DEADLINE).await
+}
+
+/// Has the token ask once more: the third server accepts it at once, the others hear of it later.
+async fn repeated(
+    fleet: &Fleet,
+    store: QuorumStore,
+    lock: LockRequest,
+) -> tokio::task::JoinHandle<Result<Acquired<Refusal>, StoreError>> {
+    let late =
+        |server: &str, ms| fleet.network.set(server, 6379, |way| way.delay = Duration::from_millis(ms));
+    late("server1", 500);
+    late("server2", 1_200);
+    let asked = tokio::spawn(async move { ask(&store, Try(lock)).await });
+    sleep(Duration::from_millis(2)).await;
+    late("server1", 0);
+    late("server2", 0);
+    assert!(matches!(do_to_lock(&fleet.servers[2], "PTTL"), Reply::Int(1..)), "it has accepted a number");
+    asked
+}
+
+/// Whether a stranger is granted the lock, once the token was told something of its own.
+async fn is_strangers(store: &QuorumStore, key: &str) -> bool {
+    matches!(ask(store, Try(request(key))).await, Ok(Acquired::Granted(_)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_replaces_no_number_that_may_still_be_granted() {
+    let lock = request("a");
+    let (fleet, [store, another], number) = held_by_two(&lock).await;
+    let again = LockRequest { attempt: Attempt::generate(), ..lock.clone() };
+    let asked = repeated(&fleet, another, again).await;
+    let LockRequest { key, token, ttl, .. } = lock;
+    let renew = Renew { key: key.clone(), token, ttl, by: Renewer::Token };
+    assert!(matches!(ask(&store, renew).await, Ok(Renewed::Renewed(_))));
+    sleep(Duration::from_millis(100)).await;
+    let Reply::Bulk(mended) = do_to_lock(&fleet.servers[2], "GET") else { panic!("it has no lock") };
+    let mended = String::from_utf8(mended.to_vec()).unwrap();
+    assert!(mended.contains(&number.get().to_string()), "it is mended all the same: {mended}");
+    assert!(matches!(ask(&store, Break { key, fence: number }).await, Ok(Broken::Broken(_))));
+    let told = asked.await.unwrap();
+    let is_told = matches!(told, Ok(Acquired::Granted(_) | Acquired::AlreadyHeld(_)));
+    assert!(!is_told || !is_strangers(&store, "a").await, "two tokens were told that they hold it: {told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_connection_removes_no_number_that_is_still_voted_on() {
+    let lock = LockRequest { ttl: Ttl::from_ms(8_000).unwrap(), ..request("a") };
+    let began = Instant::now();
+    let (fleet, [store, another], number) = held_by_two(&lock).await;
+    let granted = began + RECONNECTED_WITHIN * 2;
+    tokio::time::sleep_until(granted + Duration::from_millis(7_700)).await;
+    let again =
+        LockRequest { attempt: Attempt::generate(), ttl: Ttl::from_ms(60_000).unwrap(), ..lock.clone() };
+    let asked = repeated(&fleet, another, again).await;
+    let claiming = LockRequest { attempt: Attempt::for_connection(), ..lock.clone() };
+    assert!(matches!(ask(&store, Try(claiming.clone())).await, Ok(Acquired::AlreadyHeld(_))));
+    // What the token was told before is over by then.
+    tokio::time::sleep_until(granted + Duration::from_millis(8_050)).await;
+    let LockRequest { key, token, .. } = lock;
+    let known = KnownTo::Connection { number, told_for: Duration::ZERO };
+    let (attempt, ticket) = (claiming.attempt.claim(), TicketAfter::Removed);
+    ask(&store, RollBack { key, token, attempt, ticket, known }).await.unwrap();
+    let told = asked.await.unwrap();
+    let is_told = matches!(told, Ok(Acquired::Granted(_) | Acquired::AlreadyHeld(_)));
+    assert!(!is_told || !is_strangers(&store, "a").await, "two tokens were told that they hold it: {told:?}");
+}
+
+/// As if it had accepted another one of the token just before the connection claimed it.
+#[tokio::test(start_paused = true)]
+async fn a_connection_releases_no_larger_number_than_it_was_told_of() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let store = quorum_store(&fleet).await;
+    let lock = LockRequest { attempt: Attempt::for_connection(), ..request("a") };
+    let Ok(Acquired::Granted(lease)) = ask(&store, Try(lock.clone())).await else { panic!("it is free") };
+    let script = "local key = redis.call('KEYS', '*:lock:*')[1] local lock = redis.call('GET', key) \
+        return redis.call('SET', key, string.sub(lock, 1, 98) .. '9' .. string.sub(lock, 100), 'KEEPTTL')";
+    let server = &fleet.servers[2];
+    let renumber = [&words("EVAL")[..], &[script.as_bytes().to_vec()], &words("0")[..]].concat();
+    assert_eq!(server.ask(server.connect(), &renumber), Reply::OK);
+    let LockRequest { key, token, attempt, .. } = lock;
+    let known = KnownTo::Connection { number: lease.fencing_token, told_for: Duration::ZERO };
+    ask(&store, RollBack { key, token, attempt, ticket: TicketAfter::Removed, known }).await.unwrap();
+    sleep(ARRIVED).await;
+    let is_held = |server: &Server| matches!(do_to_lock(server, "PTTL"), Reply::Int(1..));
+    assert_eq!(fleet.servers.iter().map(is_held).collect::<Vec<_>>(), [false, false, true]);
+}
+
+/// Servers have pinned the lock, which keeps its first request from being undone.
+#[tokio::test(start_paused = true)]
+async fn what_a_server_has_pinned_is_not_called_unchanged() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let store = quorum_store(&fleet).await;
+    let lock = request("a");
+    assert!(matches!(ask(&store, Try(lock.clone())).await, Ok(Acquired::Granted(_))));
+    for server in [1, 2] {
+        fleet.network.set(&sim::host(server), 6379, |way| way.refuses = true);
+        fleet.servers[server].disconnect_all();
+    }
+    let again = LockRequest { attempt: Attempt::generate(), ..lock };
+    let answer = ask(&store, Try(again)).await;
+    assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
+}
+
+/// One server is away, and the answer of another does not arrive. Another request of the token is told of the lock meanwhile.
+#[tokio::test(start_paused = true)]
+async fn what_a_connection_has_claimed_meanwhile_is_not_called_undone() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let (cuts, ms) = (Arc::new(AtomicBool::new(false)), Duration::from_millis);
+    let next = cuts.clone();
+    let view = fleet.network.view(Box::new(move |direction| match direction {
+        Direction::FromServer if next.swap(false, Ordering::SeqCst) => Fate::Cut,
+        _ => Fate::Arrives,
+    }));
+    let (store, another) = (quorum_store(&fleet).await, quorum_store_through(&fleet, view).await);
+    fleet.network.set("server2", 6379, |way| way.refuses = true);
+    fleet.servers[1].disconnect_all();
+    sleep(RECONNECTED_WITHIN).await;
+    let lock = request("a");
+    let delay = |by| fleet.network.set("server1", 6379, |way| way.delay = by);
+    delay(ms(100));
+    let first = lock.clone();
+    let asked = tokio::spawn(async move { ask(&another, Try(first)).await });
+    // The third server's answer arrives at once, and this one's is on its way once it has the lock.
+    while do_to_lock(&fleet.servers[0], "PTTL") == Reply::Int(0) {
+        sleep(ms(1)).await;
+    }
+    delay(Duration::ZERO);
+    let claiming = LockRequest { attempt: Attempt::for_connection(), ..lock };
+    assert!(matches!(ask(&store, Try(claiming)).await, Ok(Acquired::AlreadyHeld(_))));
+    cuts.store(true, Ordering::SeqCst);
+    let told = asked.await.unwrap();
+    assert!(matches!(told, Err(StoreError::Unknown(_))), "{told:?}");
+}
+
+/// A server keeps for longer than the others what the token held before.
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_token_one_server_took_for_the_holder_goes_on_waiting() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let store = quorum_store(&fleet).await;
+    let (former, holder) = (request("a"), request("a"));
+    assert!(matches!(ask(&store, Try(former.clone())).await, Ok(Acquired::Granted(_))));
+    for server in &fleet.servers[1..] {
+        assert_eq!(do_to_lock(server, "DEL"), Reply::Int(1));
+    }
+    assert!(matches!(ask(&store, Try(holder.clone())).await, Ok(Acquired::Granted(_))));
+    let lock = LockRequest { attempt: Attempt::for_connection(), ..former };
+    let enqueue = Enqueue { lock: lock.clone(), takes_over: true, ticket: None, supersedes: Vec::new() };
+    let waits = ask(&store, enqueue).await;
+    assert!(matches!(waits, Ok(Acquired::NotTaken(_))), "{waits:?}");
+    assert_eq!(do_to_lock(&fleet.servers[0], "DEL"), Reply::Int(1));
+    assert_eq!(release(&store, &holder).await.unwrap(), Released::Released);
+    let polled = ask(&store, Poll(lock)).await;
+    assert!(matches!(polled, Ok(Acquired::Granted(_))), "{polled:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_has_waited_and_claimed_a_lock_claims_it_once() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let (store, another) = (quorum_store(&fleet).await, quorum_store(&fleet).await);
+    let former = request("a");
+    assert!(matches!(ask(&another, Try(former.clone())).await, Ok(Acquired::Granted(_))));
+    let lock = LockRequest { attempt: Attempt::for_connection(), ..former.clone() };
+    let enqueue = Enqueue { lock: lock.clone(), takes_over: true, ticket: None, supersedes: Vec::new() };
+    assert!(matches!(ask(&store, enqueue.clone()).await, Ok(Acquired::AlreadyHeld(_))));
+    // Another request of the token is told that it holds the lock. A copy of what came before takes that from nobody.
+    let LockRequest { key, token, ttl, .. } = former;
+    let renew = Renew { key, token, ttl, by: Renewer::Token };
+    assert!(matches!(ask(&another, renew).await, Ok(Renewed::Renewed(_))));
+    let copy = ask(&another, enqueue).await;
+    assert!(!matches!(copy, Ok(Acquired::Granted(_) | Acquired::AlreadyHeld(_))), "{copy:?}");
+}
