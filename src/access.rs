@@ -146,13 +146,16 @@ impl Caller {
     pub fn reach(&self, right: Right, start: &str) -> Reach {
         match self.0.as_ref().and_then(Holder::entry) {
             // Also where it is good no more: then nothing is left to be seen.
-            Some(entry) if entry.scope != Scope::Every => {
-                let caller = self.clone();
-                Reach::limited(entry.scope.within(start), move |key| caller.sees(right, key))
-            }
-            Some(_) => Reach::all(start),
+            Some(entry) => match &entry.scope {
+                Scope::Every => Reach::all(start),
+                Scope::Below(prefixes) => {
+                    let caller = self.clone();
+                    let may_see = move |key: &LockKey| caller.sees(right, key);
+                    Reach::limited(entry.scope.within(start), prefixes, may_see)
+                }
+            },
             None if self.0.is_none() => Reach::all(start),
-            None => Reach::limited(Vec::new(), |_| false),
+            None => Reach::limited(Vec::new(), &[], |_| false),
         }
     }
 

@@ -12,6 +12,8 @@ pub struct Reach {
     prefixes: Arc<[String]>,
     /// Which of those it may be told of; `None` for all.
     may_see: Option<MaySee>,
+    /// Tells it from others that have other locks.
+    name: Arc<str>,
 }
 
 type MaySee = Arc<dyn Fn(&LockKey) -> bool + Send + Sync>;
@@ -19,23 +21,32 @@ type MaySee = Arc<dyn Fn(&LockKey) -> bool + Send + Sync>;
 impl Reach {
     /// Those whose names begin so.
     pub fn all(prefix: impl Into<String>) -> Self {
-        Self { prefixes: [prefix.into()].into(), may_see: None }
+        let prefix = prefix.into();
+        Self { name: prefix.as_str().into(), prefixes: [prefix].into(), may_see: None }
     }
 
-    /// Of those that begin with one of these, what `may_see` says.
+    /// Of those that begin with one of these, what `may_see` says. `limits` names what it goes by.
     pub fn limited(
         mut prefixes: Vec<String>,
+        limits: &[String],
         may_see: impl Fn(&LockKey) -> bool + Send + Sync + 'static,
     ) -> Self {
         prefixes.sort_unstable();
         // What begins with another comes after it.
         prefixes.dedup_by(|next, before| next.starts_with(before.as_str()));
-        Self { prefixes: prefixes.into(), may_see: Some(Arc::new(may_see)) }
+        // No prefix has a line's end in it.
+        let name = format!("\n{}\n\n{}", prefixes.join("\n"), limits.join("\n"));
+        Self { name: name.into(), prefixes: prefixes.into(), may_see: Some(Arc::new(may_see)) }
     }
 
     /// How the names begin.
     pub fn prefixes(&self) -> &[String] {
         &self.prefixes
+    }
+
+    /// Two that have the same name have the same locks. So what was cut off may go on in another request.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     /// How all of them begin.
@@ -83,7 +94,7 @@ mod tests {
     #[test]
     fn a_lock_is_below_one_prefix_at_most() {
         let reach = |prefixes: &[&str]| {
-            Reach::limited(prefixes.iter().map(|prefix| (*prefix).to_owned()).collect(), |key| {
+            Reach::limited(prefixes.iter().map(|prefix| (*prefix).to_owned()).collect(), &[], |key| {
                 !key.as_str().ends_with('x')
             })
         };

@@ -288,8 +288,8 @@ impl EmbeddedStore {
         deadline: Instant,
         list: fn(&mut Table, &Reach, Option<&LockKey>, usize, Duration) -> Piece<T>,
     ) -> Result<(Vec<T>, Option<String>), StoreError> {
-        // No prefix has a line's end in it.
-        let of = reach.prefixes().join("\n");
+        // A list of locks and one of records have cursors of their own.
+        let of = format!("{} {}", std::any::type_name::<T>(), reach.name());
         let (mut page, mut after) = (Vec::new(), cursor.and_then(|cursor| self.cursors.open(&of, cursor)));
         for _ in 0..MOST_STEPS {
             let (reach, left) = (reach.clone(), limit - page.len());

@@ -310,7 +310,7 @@ mod tests {
         let key = |name: &str| LockKey::parse(name.as_bytes()).unwrap();
         let (mut subscribers, mut memory) = (Subscribers::default(), Memory::default());
         let prefixes = ["team", "db/"].map(str::to_owned).to_vec();
-        let wanted = Wanted::reach(Reach::limited(prefixes, |key| !key.as_str().starts_with("team2")));
+        let wanted = Wanted::reach(Reach::limited(prefixes, &[], |key| !key.as_str().starts_with("team2")));
         let (queue, wakes) = (Arc::new(Queue::default()), Arc::new(Wakes::default()));
         let waker = Waker::from(wakes.clone());
         let mut context = Context::from_waker(&waker);

@@ -23,23 +23,23 @@ impl CursorSeal {
         Self(rand::random())
     }
 
-    /// The cursor of a page that ended at `key`, in a list of what begins with `prefix`. All are of one length.
-    pub(super) fn seal(&self, prefix: &str, key: &LockKey) -> Result<String, Unspecified> {
+    /// The cursor of a page that ended at `key`, in the list of this name. All are of one length.
+    pub(super) fn seal(&self, list: &str, key: &LockKey) -> Result<String, Unspecified> {
         // No key has a zero in it.
         let mut text = key.as_str().as_bytes().to_vec();
         text.resize(LockKey::MAX_BYTES, 0);
         let nonce: [u8; NONCE_LEN] = rand::random();
         let sealed_with = Nonce::assume_unique_for_key(nonce);
-        self.key()?.seal_in_place_append_tag(sealed_with, Aad::from(prefix), &mut text)?;
+        self.key()?.seal_in_place_append_tag(sealed_with, Aad::from(list), &mut text)?;
         Ok(BASE64URL_NOPAD.encode(&[&nonce[..], &text].concat()))
     }
 
-    /// Where the page ended, if this is a cursor of such a list.
-    pub(super) fn open(&self, prefix: &str, cursor: &str) -> Option<LockKey> {
+    /// Where the page ended, if this is a cursor of that list.
+    pub(super) fn open(&self, list: &str, cursor: &str) -> Option<LockKey> {
         let bytes = BASE64URL_NOPAD.decode(cursor.as_bytes()).ok()?;
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
         let (nonce, mut sealed) = (Nonce::assume_unique_for_key(*nonce), sealed.to_vec());
-        let text = self.key().ok()?.open_in_place(nonce, Aad::from(prefix), &mut sealed).ok()?;
+        let text = self.key().ok()?.open_in_place(nonce, Aad::from(list), &mut sealed).ok()?;
         let length = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
         LockKey::parse(text.get(..length)?).ok()
     }

@@ -4,17 +4,41 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fencepost::lock::{Reach, Terms};
 use fencepost::once::{RecordPage, WorkState};
-use fencepost::store::{ListRecords, LockRequest, Try};
+use fencepost::store::{List, ListRecords, LockRequest, Try};
 
 use super::*;
 
-for_each_record_store!(every_record_is_listed, what_is_out_of_reach_is_not_listed);
+for_each_record_store!(
+    every_record_is_listed,
+    what_is_out_of_reach_is_not_listed,
+    a_cursor_of_a_list_of_locks_begins_anew,
+);
 for_each_record_store_with_a_clock!(what_has_ended_is_not_listed);
+
+async fn lock(scene: &AnyStore, key: &str) {
+    let lock = LockRequest {
+        key: LockKey::parse(key.as_bytes()).unwrap(),
+        token: LeaseToken::generate().hash(),
+        attempt: Attempt::generate(),
+        ttl: ttl(LONG_MS),
+        note: Note::default(),
+        terms: Terms::default(),
+    };
+    scene.store.call(Try(lock), soon()).await.unwrap();
+}
 
 /// All pages.
 async fn listed(scene: &AnyStore, reach: Reach, limit: usize) -> BTreeMap<String, RecordView> {
+    listed_from(scene, None, reach, limit).await
+}
+
+async fn listed_from(
+    scene: &AnyStore,
+    mut cursor: Option<String>,
+    reach: Reach,
+    limit: usize,
+) -> BTreeMap<String, RecordView> {
     let mut found = BTreeMap::new();
-    let mut cursor = None;
     for page in 0.. {
         assert!(page < 1_000, "it does not end");
         let request = ListRecords { reach: reach.clone(), cursor, limit };
@@ -46,15 +70,7 @@ async fn every_record_is_listed(scene: &AnyStore) {
         numbers.insert(person.key.as_str().to_owned(), number(&place));
     }
     // A lock is no record, and what was given up clean is none any more.
-    let lock = LockRequest {
-        key: LockKey::parse(b"k/lock").unwrap(),
-        token: LeaseToken::generate().hash(),
-        attempt: Attempt::generate(),
-        ttl: ttl(LONG_MS),
-        note: Note::default(),
-        terms: Terms::default(),
-    };
-    scene.store.call(Try(lock), soon()).await.unwrap();
+    lock(scene, "k/lock").await;
     Person::new(scene, "k/undone").undone().await;
     for limit in [1, 2, 7, 23, 1_000] {
         let found = listed(scene, Reach::all(""), limit).await;
@@ -81,8 +97,21 @@ async fn what_is_out_of_reach_is_not_listed(scene: &AnyStore) {
     assert_eq!(names(Reach::all("a/")).await, ["a/1", "a/2"]);
     assert_eq!(names(Reach::all("*")).await, ["*"]);
     assert_eq!(names(Reach::all("none")).await, [""; 0]);
-    let two = Reach::limited(vec!["b/".into(), "a".into()], |key| key.as_str() != "a/1");
+    let two = Reach::limited(vec!["b/".into(), "a".into()], &[], |key| key.as_str() != "a/1");
     assert_eq!(names(two).await, ["a", "a/2", "ab", "b/1"]);
+}
+
+async fn a_cursor_of_a_list_of_locks_begins_anew(scene: &AnyStore) {
+    let names: BTreeSet<_> = (0..40).map(|n| format!("k/{n}")).collect();
+    for name in &names {
+        Person::new(scene, name).grant().await;
+        lock(scene, name).await;
+    }
+    let list = List { reach: Reach::all("k/"), cursor: None, limit: 20 };
+    let cursor = scene.store.call(list, soon()).await.unwrap().next;
+    assert!(cursor.is_some());
+    let found = listed_from(scene, cursor, Reach::all("k/"), 20).await;
+    assert_eq!(found.into_keys().collect::<BTreeSet<_>>(), names);
 }
 
 async fn what_has_ended_is_not_listed(scene: &AnyStore) {

@@ -17,6 +17,7 @@ for_each_store!(
     a_lock_that_is_held_all_the_while_is_listed_while_others_come_and_go,
     a_page_may_be_asked_for_again,
     a_cursor_that_was_never_given_begins_anew,
+    a_cursor_of_another_list_or_without_one_of_its_characters_begins_anew,
 );
 
 async fn page(scene: &AnyStore, prefix: &str, cursor: Option<&str>, limit: usize) -> Page {
@@ -215,4 +216,41 @@ async fn a_cursor_that_was_never_given_begins_anew(scene: &AnyStore) {
         }
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["k"], "{cursor}");
     }
+}
+
+async fn a_cursor_of_another_list_or_without_one_of_its_characters_begins_anew(scene: &AnyStore) {
+    let keys: BTreeSet<_> = (0..60).map(|n| format!("k{n}")).collect();
+    for key in &keys {
+        Caller::new(scene, key).grant(120_000).await;
+    }
+    let next = async |reach: &Reach, cursor: &str| {
+        let list = List { reach: reach.clone(), cursor: Some(cursor.to_owned()), limit: 10 };
+        scene.store.call(list, soon()).await.unwrap()
+    };
+    let rest = async |reach: &Reach, cursor: &str| {
+        let (mut found, mut cursor) = (BTreeSet::new(), cursor.to_owned());
+        loop {
+            let Page { locks, next } = next(reach, &cursor).await;
+            found.extend(locks.into_iter().map(|lock| lock.key.as_str().to_owned()));
+            let Some(next) = next else { return found };
+            cursor = next;
+        }
+    };
+    let limited = |limit: &str| Reach::limited(vec!["k".to_owned()], &[limit.to_owned()], |_| true);
+    let first = page(scene, "k", None, 10).await;
+    let cursor = first.next.unwrap();
+    let first: BTreeSet<_> = first.locks.iter().map(|lock| lock.key.as_str().to_owned()).collect();
+    for another in [Reach::all(""), limited("k")] {
+        assert_eq!(rest(&another, &cursor).await, keys, "{another:?}: {cursor}");
+    }
+    for at in [0, cursor.len() / 2, cursor.len() - 1] {
+        let cut = format!("{}{}", &cursor[..at], &cursor[at + 1..]);
+        assert_eq!(rest(&Reach::all("k"), &cut).await, keys, "{cut} of {cursor}");
+    }
+    let narrow = next(&limited("k"), "").await.next.unwrap();
+    assert_eq!(rest(&limited("other"), &narrow).await, keys, "of another caller");
+    // In its own list it goes on.
+    let found = rest(&Reach::all("k"), &cursor).await;
+    assert!(found.len() < keys.len(), "{found:?}");
+    assert_eq!(found.union(&first).cloned().collect::<BTreeSet<_>>(), keys);
 }

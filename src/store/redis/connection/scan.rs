@@ -1,9 +1,9 @@
 //! Going through all that servers hold, a bounded piece at a time, by `SCAN`.
 //!
 //! A `SCAN` returns at least once each key that is there from its beginning to its end. The order belongs to the server
-//! process: in another process the same position means another place. So a scan that is continued names its view, which
-//! is what it went through. It begins anew if the view has changed: another process, another owner of a slot, another
-//! server.
+//! process: in another process the same position means another place. So a cursor has a check of its view, which is what
+//! the scan went through, of what was listed, and of itself. The scan begins anew if the check does not fit: another
+//! process, another owner of a slot, another server, another list, or a character that was lost.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -64,9 +64,8 @@ pub(crate) struct Scanned {
 }
 
 /// Where a scan was left.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ScanPosition {
-    view: u64,
     server: usize,
     position: u64,
     /// Marks of what was listed already from here on, if not all of it fitted on the page.
@@ -89,9 +88,14 @@ impl Scan {
         deadline: Instant,
     ) -> Result<Scanned, StoreError> {
         let pattern = keys.pattern_of(kind, reach.common_prefix());
-        let start = ScanPosition { view: self.view, server: 0, position: 0, told: Vec::new() };
-        let is_known = |place: &ScanPosition| place.view == self.view && place.server < self.links.len();
-        let mut place = cursor.and_then(ScanPosition::parse).filter(is_known).unwrap_or(start);
+        let check_of = |place: &str| {
+            let view = format!("{:x}", self.view);
+            // The pattern says of which kind they are, and whose.
+            format!("{:016x}", digest([&*view, &*pattern, reach.name(), place]))
+        };
+        let own =
+            cursor.and_then(|cursor| cursor.split_once('.')).filter(|(check, at)| *check == check_of(at));
+        let mut place = own.and_then(|(_, at)| ScanPosition::parse(at)).unwrap_or_default();
         let stop_at = part_of(deadline, SCANNED_WITHIN);
         let (mut found, mut seen) = (Vec::new(), HashSet::new());
         let mut count = piece_for(limit);
@@ -130,13 +134,16 @@ impl Scan {
             }
             if is_all {
                 let server = place.server + usize::from(position == 0);
-                place = ScanPosition { view: self.view, server, position, told: Vec::new() };
+                place = ScanPosition { server, position, told: Vec::new() };
             }
             if found.len() == limit || Instant::now() >= stop_at {
                 break;
             }
         }
-        let next = (place.server < self.links.len()).then(|| place.to_string());
+        let next = (place.server < self.links.len()).then(|| {
+            let at = place.to_string();
+            format!("{}.{at}", check_of(&at))
+        });
         Ok(Scanned { found, next })
     }
 }
@@ -165,16 +172,15 @@ async fn scan(
 impl ScanPosition {
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split('.');
-        let view = u64::from_str_radix(fields.next()?, 16).ok()?;
         let (server, position) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let told = fields.map(|digest| u64::from_str_radix(digest, 16).ok()).collect::<Option<_>>()?;
-        Some(Self { view, server, position, told })
+        Some(Self { server, position, told })
     }
 }
 
 impl fmt::Display for ScanPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}.{}.{}", self.view, self.server, self.position)?;
+        write!(f, "{}.{}", self.server, self.position)?;
         self.told.iter().try_for_each(|digest| write!(f, ".{digest:016x}"))
     }
 }
