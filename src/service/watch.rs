@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
@@ -74,19 +75,22 @@ impl Watching {
         self.queue.poll(context)
     }
 
-    /// The id with which a client that was told this can resume.
-    pub fn id_of(&self, told: &Told) -> String {
-        self.watch.ids.of(told.number)
+    /// The text of what is told, in one of two forms, with the id with which a client that was told this can resume.
+    pub fn text_of(&self, told: &Told, form: usize, write: impl Fn(String) -> Bytes) -> Bytes {
+        let wanted = &self.wanted.name;
+        told.text(form, wanted, || write(self.watch.ids.of(told.number, wanted)))
     }
 
     /// Changes what it is told of, as its rights have changed. It must look for itself then.
     pub fn change(&mut self, wanted: Wanted) {
-        if wanted.selections == self.wanted.selections {
+        if wanted.name == self.wanted.name {
             return;
         }
         let (mut state, now) = (self.watch.state.lock(), boottime());
         let id = state.enter(&wanted, &self.queue, now);
         state.subscribers.leave(&self.wanted, self.id, now);
+        // By an id of these it could come back as if it had looked already.
+        self.queue.clear();
         state.subscribers.hand(&self.queue, &Arc::new(Told::missed(state.memory.last())));
         drop(state);
         (self.wanted, self.id) = (wanted, id);
@@ -247,7 +251,7 @@ impl Watch {
         if !*is_on {
             self.turn_on(&mut is_on, deadline).await?;
         }
-        let after = after.and_then(|id| self.ids.number(id));
+        let after = after.and_then(|id| self.ids.number(id, &wanted.name));
         let queue = Arc::new(Queue::default());
         let mut state = self.state.lock();
         // Under the lock, so that closing finds it.

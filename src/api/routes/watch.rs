@@ -260,8 +260,8 @@ impl WatchBody {
         let right = right_to(&self.selection);
         let sees = |told: &&Arc<Told>| told.key.as_ref().is_none_or(|key| self.caller.sees(right, key));
         let text = |told: &Arc<Told>| {
-            let write = || self.form.write(LockEventView::of(told, watching.id_of(told)));
-            told.text(self.form as usize, write)
+            let write = |id| self.form.write(LockEventView::of(told, id));
+            watching.text_of(told, self.form as usize, write)
         };
         told.iter().filter(sees).map(text).collect::<Vec<_>>().concat().into()
     }

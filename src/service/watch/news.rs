@@ -1,6 +1,6 @@
 //! What is done to locks, and what those who watch are told of it.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -61,7 +61,8 @@ pub struct Told {
     pub news: News,
     /// By the time since boot.
     pub(super) at: Duration,
-    texts: [OnceLock<Bytes>; 2],
+    /// Each with the name of what those watch for whom it was written.
+    texts: [OnceLock<(Arc<str>, Bytes)>; 2],
 }
 
 impl Told {
@@ -74,10 +75,13 @@ impl Told {
         Self::new(number, None, News::Resync)
     }
 
-    /// The text of it in one of two forms. It is written once for all who read it at about the same time.
-    pub fn text(&self, form: usize, write: impl FnOnce() -> Bytes) -> Bytes {
+    /// The text of it in one of two forms. It is written once for all who watch the same and read it at about the same time.
+    pub(super) fn text(&self, form: usize, wanted: &Arc<str>, write: impl Fn() -> Bytes) -> Bytes {
         match self.texts.get(form) {
-            Some(text) if boottime().saturating_sub(self.at) < FRESH => text.get_or_init(write).clone(),
+            Some(text) if boottime().saturating_sub(self.at) < FRESH => {
+                let (of, text) = text.get_or_init(|| (wanted.clone(), write()));
+                if of == wanted { text.clone() } else { write() }
+            }
             _ => write(),
         }
     }

@@ -77,6 +77,11 @@ impl Queue {
         is_first
     }
 
+    /// Forgets what waits to be read. Something must be added at once.
+    pub(super) fn clear(&self) {
+        self.0.lock().told.clear();
+    }
+
     pub(super) fn wake(&self) {
         let mut queued = self.0.lock();
         queued.turn = Turn::Now;

@@ -1,5 +1,7 @@
 //! Which locks somebody watches, and may be told of.
 
+use std::sync::Arc;
+
 use crate::lock::{LockKey, Reach};
 
 /// Which locks somebody watches.
@@ -18,19 +20,23 @@ pub struct Wanted {
     pub(super) selections: Vec<Selection>,
     /// What of it may be told; `None` for all.
     reach: Option<Reach>,
+    /// Two that have the same name are told of the same.
+    pub(super) name: Arc<str>,
 }
 
 impl Wanted {
     /// This lock.
     pub fn key(key: LockKey) -> Self {
-        Self { selections: vec![Selection::Key(key)], reach: None }
+        let name = format!("key {}", key.as_str()).into();
+        Self { selections: vec![Selection::Key(key)], reach: None, name }
     }
 
     /// These locks. They are found by how the names of those begin that may be told of: so nothing is done for a lock that
     /// may not.
     pub fn reach(reach: Reach) -> Self {
         let selections = reach.prefixes().iter().cloned().map(Selection::Prefix).collect();
-        Self { selections, reach: Some(reach) }
+        let name = format!("reach {}", reach.name()).into();
+        Self { selections, reach: Some(reach), name }
     }
 
     pub(super) fn has(&self, key: &LockKey) -> bool {

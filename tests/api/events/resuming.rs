@@ -65,6 +65,25 @@ async fn whoever_comes_back_with_what_nobody_remembers_looks() {
     again.next().await.is("released");
 }
 
+/// Also where all that it asks for was followed for others: it was told of other locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_comes_back_to_watch_other_locks_looks() {
+    let gateway = Gateway::embedded(&[]).await;
+    let client = Client::new(gateway.address);
+    let mut streams = Vec::new();
+    for query in ["prefix=b%2F", "prefix=", "key=a%2F1"] {
+        streams.push(Stream::open(&client, query).await);
+    }
+    client.put("/lock?key=b/1&ttl=1m").send().await.expect(201);
+    let last = streams[0].next().await.is("granted").id;
+    for query in ["prefix=", "key=a%2F1", "key=b%2F1"] {
+        assert_eq!(back(&client, query, &last).await.next().await.is("resync").key(), None, "{query}");
+    }
+    let mut same = back(&client, "prefix=b%2F", &last).await;
+    client.put("/lock?key=b/2&ttl=1m").send().await.expect(201);
+    assert_eq!(same.next().await.is("granted").key(), Some("b/2"));
+}
+
 /// A reader that does not read finds that it has missed something, keeps nobody waiting meanwhile, and is told on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_is_too_slow_looks_when_it_goes_on() {
