@@ -18,6 +18,9 @@ const AFTER_END: Duration = Duration::from_millis(5);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A line is looked at so long after it has changed, since many come and go at once.
 const LINE_SETTLES: Duration = Duration::from_millis(100);
+/// A line with waiters is looked at again after this time: nothing tells that a ticket has ended, or who waits at a gateway that
+/// was killed.
+const LINE_LASTS: Duration = Duration::from_secs(10);
 /// A lease that is longer than was known by more than this was renewed.
 const RENEWED_BY: Duration = Duration::from_millis(250);
 
@@ -49,6 +52,8 @@ struct Known {
     /// How many wait, as was told last.
     waiters: u64,
     line_settles_at: Option<Duration>,
+    /// When the line is looked at again although nothing was heard of it, while clients wait.
+    line_lasts_until: Option<Duration>,
     /// When somebody looks at it next, unless its last grant is over.
     looks_at: Option<Duration>,
     /// Whether it stands among those that are over.
@@ -74,6 +79,7 @@ impl Known {
             is_told: false,
             waiters: 0,
             line_settles_at: None,
+            line_lasts_until: None,
             looks_at: None,
             is_listed: false,
         }
@@ -104,6 +110,11 @@ impl Known {
     fn share(&mut self, held: u64, first: &Lease, now: Duration) {
         self.hold(first, now);
         (self.fence, self.shared) = (None, Some((held, first.fencing_token)));
+    }
+
+    fn see_line(&mut self, waiters: u64, now: Duration) {
+        self.waiters = waiters;
+        self.line_lasts_until = (waiters > 0).then_some(now + LINE_LASTS);
     }
 
     fn end(&mut self, fence: FencingToken, kept_ms: u64, now: Duration) {
@@ -223,9 +234,9 @@ impl View {
                 news.push(News::Resync);
             }
             if known.waiters != waiters {
-                known.waiters = waiters;
                 news.push(News::Waiting(waiters));
             }
+            known.see_line(waiters, now);
             news
         })
     }
@@ -241,7 +252,7 @@ impl View {
                 known.hold(lease, now);
                 known.is_told = false;
             }
-            known.waiters = waiters;
+            known.see_line(waiters, now);
             is_news.then_some(News::Waiting(waiters)).into_iter().collect()
         })
     }
@@ -320,7 +331,8 @@ impl View {
         let known = self.locks.entry(key.clone()).or_insert_with(|| Known::new(now));
         let news = change(known);
         let end = known.is_taken().then_some(known.ends_at + AFTER_END);
-        if let Some(at) = known.line_settles_at.into_iter().chain(end).min() {
+        let line = [known.line_settles_at, known.line_lasts_until].into_iter().flatten();
+        if let Some(at) = line.chain(end).min() {
             // A look that is under way has set its own.
             self.set_timer(key, if at <= now { now + LOOK_AGAIN } else { at });
             return news;

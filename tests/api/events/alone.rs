@@ -1,4 +1,4 @@
-//! Many who watch where much happens: they are told to look for themselves, and others are told of their locks as before.
+//! Many who watch where much happens: they are told to look for themselves, and others are told of their locks as before. And what is told where nothing happens.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::{Pair, SOON, Stream};
+use kit::{Client, Gateway, fresh_token};
 
 /// So many that 26 events in a tenth of a second are more than a gateway tells them.
 const CROWD: usize = 800;
@@ -77,4 +78,16 @@ async fn watchers_who_cannot_be_told_all_are_told_to_look_and_others_are_told_of
         assert!(looks > 0, "of {happened} events, {events} are told, and none says to look");
         assert!(events < happened, "{events} are told of {happened} events");
     }
+}
+
+/// No request tells of the end of a ticket that its client has left.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_a_ticket_has_ended_is_told_though_nobody_does_anything() {
+    let gateway = Gateway::start(&["--store", "memory:", "--ticket-ttl", "1s"]).await;
+    let client = Client::new(gateway.address);
+    let mut stream = Stream::open(&client, "key=k").await;
+    client.put("/locks/k?ttl=5m").send().await.expect(201);
+    client.put("/locks/k?ttl=1m&wait=500ms").token(&fresh_token()).send().await.expect(423);
+    assert_eq!(stream.until("waiting").await.data["waiters"], 1);
+    assert_eq!(stream.until("waiting").await.data["waiters"], 0);
 }
