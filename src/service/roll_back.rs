@@ -355,6 +355,13 @@ impl Armed {
                     );
                     return;
                 }
+                Ok(false) if self.told.is_some() => {
+                    tracing::debug!(
+                        key = self.key.as_str(),
+                        "nothing was left to release of a lock that a connection held"
+                    );
+                    return;
+                }
                 Ok(false) => {
                     tracing::debug!(
                         key = self.key.as_str(),

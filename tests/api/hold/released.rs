@@ -2,7 +2,7 @@
 
 use super::{Held, Pair, hold_with, on_each_pair};
 use kit::http::Answer;
-use kit::{Client, eventually, fresh_token};
+use kit::{Client, Gateway, eventually, fresh_token};
 
 on_each_pair!(
     each_request_is_told_what_is_true_in_each_state_of_a_lock,
@@ -173,4 +173,17 @@ async fn a_lock_that_is_kept_is_listed_and_broken_whoever_released_it(pair: Pair
         pair.there().delete(&format!("{path}?force=true&fencing_token={number}")).send().await.expect(204);
         pair.there().patch(&path).token(&token).send().await.expect_problem(404, "not-held");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_hold_that_was_broken_the_log_does_not_say_that_an_answer_was_lost() {
+    let gateway = Gateway::start(&["--store", "memory:", "--log-level", "debug"]).await;
+    let client = Client::new(gateway.address);
+    let mut held = super::hold(&client, "ttl=1s").await;
+    client.delete("/locks/k?force=true").send().await.expect(204);
+    assert_eq!(held.lost().await.reason(), "released");
+    let is_over = |line: &str| line.contains("nothing was left to release of a lock that a connection held");
+    gateway.logs("the hold is over", is_over).await;
+    let log = gateway.log();
+    assert!(!log.iter().any(|line| line.contains("could not be delivered")), "{log:#?}");
 }
