@@ -148,6 +148,8 @@ async fn a_draining_server_is_not_ready() {
         let answer = ask().await;
         if answer.status == 503 {
             let answer = answer.expect_problem(503, "shutting-down");
+            // New connections are still served for a moment.
+            assert_eq!(answer.json()["detail"], "the gateway is stopping: send new requests to another one");
             return answer.header("connection") == Some("close");
         }
         false

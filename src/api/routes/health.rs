@@ -55,7 +55,7 @@ pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Res
     if app.draining.is_cancelled() {
         return Err(Problem::new(
             ProblemType::ShuttingDown,
-            "the gateway is stopping: it answers what it has begun, and takes nothing new",
+            "the gateway is stopping: send new requests to another one",
         ));
     }
     // This comes first: a reference to a body cannot be kept while the store is asked.
