@@ -1,7 +1,9 @@
 //! FleetLock, as its description has it: <https://coreos.github.io/zincati/development/fleetlock/protocol/>.
 
 use futures_util::future::join_all;
-use kit::{Client, Gateway, RedisServer};
+use kit::keys::KeysFile;
+use kit::proxy::{Fate, Framing};
+use kit::{Client, Gateway, Proxy, RedisServer, eventually};
 use serde_json::json;
 
 use super::listed;
@@ -107,6 +109,65 @@ async fn a_machine_that_reboots_keeps_its_slot_while_the_gateway_restarts() {
     let client = Client::new(gateway.address);
     assert_eq!([runs(&client, "m1").await, runs(&client, "m2").await], [200, 200]);
     assert!(listed(&client).await.is_empty());
+}
+
+/// The look after the grant finds no store, and the grant may stand.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_whose_grant_may_stand_is_not_told_that_nothing_has_happened() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let store = proxy.redis_url();
+    let flags = ["--store", &store, "--store-timeout", "1s", "--fleet-lock", "default=1"];
+    let gateway = Gateway::start(&flags).await;
+    let client = Client::new(gateway.address);
+    // Each script's first call sends its text as well.
+    assert_eq!([reboots(&client, "warm").await, runs(&client, "warm").await], [200, 200]);
+    let granted = async || {
+        let numbers: Vec<u64> = redis.command(&["HVALS", "fencepost:{0}:fence"]).await;
+        numbers[0]
+    };
+    let before = granted().await;
+    let (mut has_taken, mut is_away) = (false, false);
+    proxy.set_policy(move |message| {
+        let says = |text: &str| message.windows(text.len()).any(|part| part == text.as_bytes());
+        // Only a request for the lock says whose it is.
+        let takes = says("machine-2 ");
+        is_away |= has_taken && !takes && says("lock:fleet-lock:default");
+        has_taken |= takes;
+        if is_away { Fate::CutBefore } else { Fate::Pass }
+    });
+    let told = ask(&client, "pre-reboot", "machine-2", "default").await;
+    assert_eq!(told, (503, "failed_lock".to_owned()));
+    assert_eq!(granted().await, before + 1);
+    gateway
+        .logs("it is not known", |line| line.contains("fleet-lock") && line.contains("outcome-unknown"))
+        .await;
+    proxy.set_policy(|_| Fate::Pass);
+    let is_free = async || client.get("/lock?key=fleet-lock:default").send().await.status == 404;
+    eventually("what no machine was told of is given back", is_free).await;
+}
+
+/// To say that it runs takes no lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_may_say_that_it_runs_with_a_key_that_allows_no_long_lease() {
+    let mut keys = KeysFile::new();
+    let [long, short] = [("long", ""), ("short", "max_ttl = \"5m\"")].map(|(name, limit)| {
+        keys.add(name, &format!("every_key = true\nallow = [\"acquire\", \"inspect\"]\n{limit}"))
+    });
+    keys.write();
+    let flag = keys.flag();
+    let flags = ["--store", "memory:", "--fleet-lock", "default=1", &flag[0], &flag[1]];
+    let gateway = Gateway::start(&flags).await;
+    let client = Client::new(gateway.address);
+    let body = json!({ "client_params": { "id": "m1", "group": "default" } }).to_string();
+    for (step, key, expected) in
+        [("pre-reboot", &short, 400), ("pre-reboot", &long, 200), ("steady-state", &short, 200)]
+    {
+        let call = client.post(&format!("/fleet-lock/v1/{step}")).key(key).body(body.clone());
+        let answer = call.header("fleet-lock-protocol", "true").send().await;
+        assert_eq!(answer.status, expected, "{step}");
+    }
+    client.get("/lock?key=fleet-lock:default").key(&long).send().await.expect(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]

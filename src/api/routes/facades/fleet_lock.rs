@@ -5,12 +5,11 @@
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::owners::{Found, NamedGrant, NamedOwner};
-use super::steps::{AskedLock, Taken, from_json, permitted, take};
+use super::steps::{AskedLock, Taken, from_json, in_doubt, permitted, take};
 use crate::access::Caller;
 use crate::api::extract::{bad_parameter, key_of, read_small_body};
 use crate::api::middleware::track;
@@ -65,20 +64,12 @@ impl Machine {
         })?;
         NamedOwner::check("id", &id)?;
         let key = key_of(format!("{TOOL}:{group}").as_bytes())?;
-        Ok(Self { id, slots: known.slots, caller: allowed(&parts, app, &key)?, key })
+        Ok(Self { id, slots: known.slots, caller: permitted(&parts, &key)?, key })
     }
 
     fn owner(&self) -> NamedOwner<'_> {
         NamedOwner { tool: TOOL, key: &self.key, name: &self.id }
     }
-}
-
-fn allowed(parts: &Parts, app: &AppState, key: &LockKey) -> Result<Caller, Problem> {
-    let caller = permitted(parts, key)?;
-    if app.limits.lowered_to(caller.max_ttl()).max_ttl < NEVER_RENEWED_TTL {
-        return Err(bad_parameter("ttl", "a reboot needs a lease of 24h, and this API key allows none"));
-    }
-    Ok(caller)
 }
 
 /// A machine asks whether it may reboot.
@@ -88,6 +79,9 @@ pub(super) async fn pre_reboot(State(app): State<AppState>, request: Request) ->
 
 async fn may_reboot(app: &AppState, request: Request) -> Result<Response, Problem> {
     let machine = Machine::of(app, request).await?;
+    if app.limits.lowered_to(machine.caller.max_ttl()).max_ttl < NEVER_RENEWED_TTL {
+        return Err(bad_parameter("ttl", "a reboot needs a lease of 24h, and this API key allows none"));
+    }
     let owner = machine.owner();
     if let Found::Own(grants) = owner.find(app).await? {
         return machine.keep_oldest(app, &grants).await;
@@ -95,15 +89,11 @@ async fn may_reboot(app: &AppState, request: Request) -> Result<Response, Proble
     let bad_id = || bad_parameter("id", "this id cannot be shown");
     let next = owner.next().ok_or_else(bad_id)?;
     let taken = machine.take(app, &next, machine.slots).await?;
-    // A copy of this request may have come at the same time. All look after they have asked, so they agree on the oldest.
-    match (taken, owner.find(app).await?) {
-        (Taken::Granted(guard), Found::Own(grants)) if grants.first() == Some(&next) => {
-            Ok(track(StatusCode::OK.into_response(), guard))
-        }
-        (_, Found::Own(grants)) => machine.keep_oldest(app, &grants).await,
-        (Taken::Refused(refusal), _) => Err(Problem::lock_held(&refusal)),
-        _ => Err(changed_hands()),
-    }
+    machine.agree(app, &next, taken).await.map_err(|problem| match problem.kind() {
+        ProblemType::LockHeld => problem,
+        // The grant may stand.
+        _ => in_doubt(problem),
+    })
 }
 
 fn changed_hands() -> Problem {
@@ -119,6 +109,18 @@ impl Machine {
         take(app, &self.caller, AskedLock { key: &self.key, token, owner, ttl, slots }).await
     }
 
+    /// A copy of this request may have come at the same time. All look after they have asked, so they agree on the oldest.
+    async fn agree(&self, app: &AppState, next: &NamedGrant, taken: Taken) -> Result<Response, Problem> {
+        match (taken, self.owner().find(app).await?) {
+            (Taken::Granted(guard), Found::Own(grants)) if grants.first() == Some(next) => {
+                Ok(track(StatusCode::OK.into_response(), guard))
+            }
+            (_, Found::Own(grants)) => self.keep_oldest(app, &grants).await,
+            (Taken::Refused(refusal), _) => Err(Problem::lock_held(&refusal)),
+            _ => Err(changed_hands()),
+        }
+    }
+
     /// Keeps one of the machine's grants. To take it again confirms it, and nothing rolls it back. The others are given back.
     async fn keep_oldest(&self, app: &AppState, grants: &[NamedGrant]) -> Result<Response, Problem> {
         let [oldest, others @ ..] = grants else { return Err(changed_hands()) };
@@ -127,14 +129,19 @@ impl Machine {
             Taken::HeldOtherwise(slots) => self.take(app, oldest, slots).await?,
             taken => taken,
         };
-        let answer = match taken {
-            Taken::Granted(guard) => track(StatusCode::OK.into_response(), guard),
-            Taken::AlreadyHeld => StatusCode::OK.into_response(),
+        let guard = match taken {
+            Taken::Granted(guard) => Some(guard),
+            Taken::AlreadyHeld => None,
             // It has ended since it was found. Another request may rely on one of the others.
             Taken::Over(_) | Taken::HeldOtherwise(_) | Taken::Refused(_) => return Err(changed_hands()),
         };
-        self.owner().release(app, others).await?;
-        Ok(answer)
+        self.owner().release(app, others).await.map_err(in_doubt)?;
+        let answer = StatusCode::OK.into_response();
+        // Only now: an answer without a body counts as delivered as soon as it is tracked.
+        Ok(match guard {
+            Some(guard) => track(answer, guard),
+            None => answer,
+        })
     }
 }
 

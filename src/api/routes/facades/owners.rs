@@ -6,6 +6,7 @@
 
 use sha2::{Digest, Sha256};
 
+use super::steps::in_doubt;
 use crate::api::extract::bad_parameter;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
@@ -94,17 +95,23 @@ impl NamedOwner<'_> {
     pub(super) async fn release(&self, app: &AppState, grants: &[NamedGrant]) -> Result<Released, Problem> {
         let mut released = Released::HeldByAnother;
         for NamedGrant { token, .. } in grants {
-            // A token that was released before is told so again, though another holds the lock meanwhile.
-            let answer = match app.service.inspect(self.key, Some(token)).await? {
-                Inspected::Held { yours: Some(true), .. } => app.service.release(self.key, token).await?,
-                Inspected::Held { .. } => Released::HeldByAnother,
-                // A copy of the request has released it meanwhile.
-                Inspected::Free { .. } => Released::NotHeld,
-            };
-            if released != Released::Released {
+            let has_released = released == Released::Released;
+            let answer = self.release_one(app, token).await;
+            let answer = answer.map_err(|problem| if has_released { in_doubt(problem) } else { problem })?;
+            if !has_released {
                 released = answer;
             }
         }
         Ok(released)
+    }
+
+    async fn release_one(&self, app: &AppState, token: &LeaseToken) -> Result<Released, Problem> {
+        // A token that was released before is told so again, though another holds the lock meanwhile.
+        Ok(match app.service.inspect(self.key, Some(token)).await? {
+            Inspected::Held { yours: Some(true), .. } => app.service.release(self.key, token).await?,
+            Inspected::Held { .. } => Released::HeldByAnother,
+            // A copy of the request has released it meanwhile.
+            Inspected::Free { .. } => Released::NotHeld,
+        })
     }
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::access::{Caller, Right};
 use crate::api::context::{Asked, Operation};
 use crate::api::extract::{bad_parameter, context_of};
-use crate::api::problem::Problem;
+use crate::api::problem::{Problem, ProblemType};
 use crate::api::routes::taking::{not_taken, tenant_of};
 use crate::api::state::AppState;
 use crate::lock::{LeaseToken, LockKey, Note, Owner, Refusal, Slots, Terms, Ttl};
@@ -21,6 +21,11 @@ pub(super) fn permitted(parts: &Parts, key: &LockKey) -> Result<Caller, Problem>
     context.set_asked(Asked { operation: Some(Operation::Facade), ..asked });
     caller.check(Right::Acquire, key)?;
     Ok(caller)
+}
+
+/// An error behind a step that may have done something: none of them says that nothing was changed.
+pub(super) fn in_doubt(problem: Problem) -> Problem {
+    Problem::new(ProblemType::OutcomeUnknown, problem.detail())
 }
 
 pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
