@@ -106,7 +106,8 @@ impl LockQuery for AcquireQuery {
 
 /// The query of a request of Terraform.
 pub(crate) struct TerraformQuery {
-    pub(crate) ttl: Ttl,
+    /// Judged by those who take a lock: to unlock needs none, and limits may have changed meanwhile.
+    pub(crate) ttl: Result<Ttl, Problem>,
 }
 
 impl LockQuery for TerraformQuery {
@@ -116,12 +117,14 @@ impl LockQuery for TerraformQuery {
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let default_ttl = NEVER_RENEWED_TTL.max(limits.min_ttl);
-        let ttl = read_ttl(pairs, &Limits { default_ttl, ..*limits })?;
-        if ttl.as_duration() > limits.max_ttl {
-            let detail =
-                "the lease is never renewed, and this API key allows none of 24h: say in ttl how long";
-            return Err(bad_parameter("ttl", detail));
-        }
+        let ttl = read_ttl(pairs, &Limits { default_ttl, ..*limits });
+        let ttl = ttl.and_then(|ttl| match ttl.as_duration() > limits.max_ttl {
+            true => Err(bad_parameter(
+                "ttl",
+                "the lease is never renewed, and this API key allows none of 24h: say in ttl how long",
+            )),
+            false => Ok(ttl),
+        });
         Ok(Self { ttl })
     }
 

@@ -76,6 +76,29 @@ async fn a_lease_is_as_long_as_the_address_says_and_else_a_day() {
     client.get("/locks/k").send().await.expect(404);
 }
 
+/// The address to unlock names no ttl, and the limits may have become others meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_locked_is_unlocked_whatever_ttl_the_address_names() {
+    let mut keys = KeysFile::new();
+    let ci = keys.add("ci", "every_key = true\nallow = [\"acquire\", \"inspect\"]\nmax_ttl = \"5m\"");
+    keys.write();
+    let flag = keys.flag();
+    let gateway = Gateway::start(&["--store", "memory:", "--terraform", &flag[0], &flag[1]]).await;
+    let client = Client::new(gateway.address);
+    let call = |method: &str, query: &str| {
+        client.call(method, &format!("/terraform/k{query}")).key(&ci).body(lock_info("1", "a"))
+    };
+    call("LOCK", "").send().await.expect_problem(400, "bad-parameter");
+    call("LOCK", "?ttl=6m").send().await.expect_problem(400, "bad-parameter");
+    client.get("/locks/k").key(&ci).send().await.expect(404);
+    call("LOCK", "?ttl=4m").send().await.expect(200);
+    call("UNLOCK", "").send().await.expect(200);
+    for query in ["?ttl=24h", "?ttl=1"] {
+        call("UNLOCK", query).send().await.expect(200);
+    }
+    client.get("/locks/k").key(&ci).send().await.expect(404);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_goes_on_at_another_gateway() {
     let redis = RedisServer::start().await;

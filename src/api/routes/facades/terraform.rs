@@ -127,7 +127,7 @@ pub(super) async fn lock_or_unlock(
     let call = LockCall::<TerraformQuery>::permitted(&parts, &app)?;
     let body = read_small_body(&parts, body).await?;
     if locks {
-        return lock(&app, &call, &LockInfo::parse(&body)?).await;
+        return lock(&app, call, &LockInfo::parse(&body)?).await;
     }
     let (context, _) = context_of(&parts)?;
     if body.is_empty() {
@@ -182,9 +182,9 @@ async fn force_by_id(
     }
 }
 
-async fn lock(app: &AppState, call: &LockCall<TerraformQuery>, info: &LockInfo) -> Result<Response, Problem> {
+async fn lock(app: &AppState, call: LockCall<TerraformQuery>, info: &LockInfo) -> Result<Response, Problem> {
     let (key, owner, token) = (&call.key, info.owner()?, info.token()?);
-    let wanted = AskedLock { key, token, owner, ttl: call.query.ttl, slots: Slots::ONE };
+    let wanted = AskedLock { key, token, owner, ttl: call.query.ttl?, slots: Slots::ONE };
     let answer = || answers::json(StatusCode::OK, JSON, info);
     match take(app, &call.caller, wanted).await? {
         Taken::Granted(guard) => Ok(track(answer(), guard)),
