@@ -26,6 +26,8 @@ use crate::lock::{
 /// The longest `ID` and `Operation`, in bytes. The tool sends 36 and about 20.
 const LONGEST_ID: usize = 64;
 const LONGEST_OPERATION: usize = 40;
+/// Stands before the `ID` in the owner of a run's lock, and tells it from the owners that other clients choose.
+const ID_MARK: &str = "ID=";
 
 /// What the tool says of a lock, and is told of one that another run holds.
 #[derive(Default, Deserialize, Serialize)]
@@ -64,7 +66,8 @@ impl LockInfo {
     fn owner(&self) -> Result<Owner, Problem> {
         let shown = |text: &str| text.replace(|c: char| c.is_control() || c.is_whitespace(), "-");
         let operation = cut(shown(&self.operation), LONGEST_OPERATION);
-        let rest = format!(" {} {}", if operation.is_empty() { "-" } else { &operation }, self.id);
+        let operation = if operation.is_empty() { "-" } else { &operation };
+        let rest = format!(" {operation} {ID_MARK}{}", self.id);
         let who = cut(shown(&self.who), Owner::MAX_BYTES - rest.len());
         let owner = Owner::parse(format!("{}{rest}", if who.is_empty() { "-" } else { &who }).as_bytes());
         owner.ok().flatten().ok_or_else(|| bad_parameter("body", "the lock cannot be described"))
@@ -73,13 +76,14 @@ impl LockInfo {
     /// What is known of the holder.
     fn of(lease: &Lease, key: &LockKey) -> Self {
         let owner = lease.owner().unwrap_or_default();
-        let mut parts = owner.rsplitn(3, ' ');
+        let of_run = || {
+            let (rest, id) = owner.rsplit_once(' ')?;
+            let (who, operation) = rest.rsplit_once(' ')?;
+            Some((id.strip_prefix(ID_MARK)?, operation, who))
+        };
         // Without an ID, newer versions of the tool do not ask again.
         let number = lease.fencing_token.get().to_string();
-        let (id, operation, who) = match (parts.next(), parts.next(), parts.next()) {
-            (Some(id), Some(operation), Some(who)) => (id, operation, who),
-            _ => (&*number, "", owner),
-        };
+        let (id, operation, who) = of_run().unwrap_or((&number, "", owner));
         Self {
             id: id.to_owned(),
             operation: operation.to_owned(),
