@@ -211,7 +211,12 @@ async fn what_cannot_be_read_changes_nothing() {
                 .expect_problem(400, "bad-parameter");
         }
     }
-    client.get("/terraform/k").send().await.expect_problem(405, "method-not-allowed");
+    let other = client.get("/terraform/k").send().await.expect_problem(405, "method-not-allowed");
+    assert_eq!(other.header("allow"), Some("LOCK, UNLOCK, PUT, POST, DELETE"));
+    let detail = other.json()["detail"].as_str().unwrap().to_owned();
+    assert!(
+        detail.contains("LOCK, for which PUT and POST stand") && detail.contains("UNLOCK, for which DELETE")
+    );
     client.call("LOCK", "/terraform/").body(lock_info("1", "a")).send().await.expect_problem(400, "bad-key");
     client.call("LOCK", "/terraform").body(lock_info("1", "a")).send().await.expect_problem(400, "bad-key");
     assert!(listed(&client).await.is_empty());

@@ -120,7 +120,7 @@ pub(super) async fn lock_or_unlock(
         "LOCK" | "PUT" | "POST" => true,
         "UNLOCK" | "DELETE" => false,
         _ => {
-            let detail = "a lock takes LOCK and UNLOCK, or PUT, POST and DELETE for them: keep the state itself elsewhere";
+            let detail = "a lock takes LOCK, for which PUT and POST stand too, and UNLOCK, for which DELETE does: keep the state itself elsewhere";
             let mut response = Problem::new(ProblemType::MethodNotAllowed, detail).into_response();
             let allowed = HeaderValue::from_static("LOCK, UNLOCK, PUT, POST, DELETE");
             response.headers_mut().insert(ALLOW, allowed);
