@@ -1,6 +1,7 @@
 //! Dapr's locks over HTTP: what its SDK for Node sends, and what it makes of the answers.
 
 use futures_util::future::join_all;
+use kit::metrics::Scrape;
 use kit::{Client, Gateway, RedisServer, eventually};
 use serde_json::{Value, json};
 
@@ -39,6 +40,27 @@ async fn an_owner_locks_and_unlocks_by_name() {
         assert_eq!(unlock(client, "ben").await, 0);
     })
     .await;
+}
+
+/// Each has the status 200.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_one_in_the_log_and_in_the_metrics() {
+    let gateway = Gateway::start(&["--store", "memory:", "--dapr"]).await;
+    let client = Client::new(gateway.address);
+    assert_eq!(unlock(&client, "ann").await, 1);
+    assert_eq!(lock(&client, "ann", 60).await, true);
+    assert_eq!(lock(&client, "ben", 60).await, false);
+    assert_eq!(unlock(&client, "ben").await, 2);
+    assert_eq!(unlock(&client, "ann").await, 0);
+    for (problem, route) in [("not-held", "unlock"), ("lock-held", "lock"), ("held-by-another", "unlock")] {
+        let route = format!("/v1.0-alpha1/{route}/{{store}}");
+        let what = format!("{problem} is in the log");
+        gateway.logs(&what, |line| line.contains(problem) && line.contains(&route)).await;
+        let counted = async || Scrape::of(gateway.address).await.requests("facade", problem) == 1.0;
+        eventually("it is counted", counted).await;
+    }
+    let counted = async || Scrape::of(gateway.address).await.requests("facade", "ok") == 2.0;
+    eventually("what was done is counted", counted).await;
 }
 
 /// Copies of its request, which arrive at once.

@@ -3,7 +3,7 @@
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::access::Caller;
 use crate::api::answers::{self, JSON};
 use crate::api::extract::{bad_parameter, key_of, read_small_body};
 use crate::api::middleware::track;
-use crate::api::problem::Problem;
+use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::lock::{LockKey, Released, Slots, Ttl};
 
@@ -106,7 +106,7 @@ async fn lock(app: &AppState, request: Request) -> Result<Response, Problem> {
     match take(app, &call.caller, wanted).await? {
         Taken::Granted(guard) => Ok(track(answer(true), guard)),
         Taken::AlreadyHeld => Ok(answer(true)),
-        Taken::Refused(_) | Taken::HeldOtherwise(_) => Ok(answer(false)),
+        Taken::Refused(_) | Taken::HeldOtherwise(_) => Ok(counted_as(ProblemType::LockHeld, answer(false))),
         Taken::Over(problem) => Err(problem),
     }
 }
@@ -131,7 +131,18 @@ async fn release(app: AppState, call: Call) -> Result<Response, Problem> {
             Released::HeldByAnother => Unlocked::BelongsToOthers,
         },
     };
-    Ok(answers::json(StatusCode::OK, JSON, &json!({ "status": unlocked as u8 })).into_response())
+    let answer = answers::json(StatusCode::OK, JSON, &json!({ "status": unlocked as u8 }));
+    Ok(match unlocked {
+        Unlocked::Released => answer,
+        Unlocked::DoesNotExist => counted_as(ProblemType::NotHeld, answer),
+        Unlocked::BelongsToOthers => counted_as(ProblemType::HeldByAnother, answer),
+    })
+}
+
+/// Has the log and the metrics call a refusal one, whose status is 200 in this protocol.
+fn counted_as(kind: ProblemType, mut answer: Response) -> Response {
+    answer.extensions_mut().insert(kind);
+    answer
 }
 
 fn failed(problem: Problem, code: &str) -> Response {
