@@ -65,7 +65,8 @@ impl Given {
         let argument = self.command.get_arguments().find(|argument| argument.get_long() == Some(name))?;
         let id = argument.get_id().as_str();
         let is_given = self.matches.value_source(id)? != ValueSource::DefaultValue;
-        if argument.is_hide_env_values_set() || !is_given {
+        // That a switch is on is no news.
+        if argument.is_hide_env_values_set() || !is_given || !argument.get_action().takes_values() {
             return None;
         }
         let values =

@@ -60,6 +60,29 @@ fn a_setting_that_cannot_be_kept_is_refused_at_the_start() {
         let output = run(&[&["serve"], args].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(says), "{args:?}: {said}");
+        assert!(!said.contains("given: true"), "{args:?}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_lacks_a_field_is_told_which() {
+    let gateway =
+        Gateway::start(&["--store", "memory:", "--terraform", "--dapr", "--fleet-lock", "default=1"]).await;
+    let client = Client::new(gateway.address);
+    for (method, address, body, says) in [
+        ("LOCK", "/terraform/k", "{}", "lacks ID"),
+        ("UNLOCK", "/terraform/k", r#"{"Who":"a"}"#, "lacks ID"),
+        ("LOCK", "/terraform/k", "", "is empty"),
+        ("LOCK", "/terraform/k", "{", "line 1, column 1"),
+        ("POST", "/v1.0-alpha1/lock/s", "{}", "lacks resourceId"),
+        ("POST", "/v1.0-alpha1/unlock/s", r#"{"resourceId":"7"}"#, "lacks lockOwner"),
+        ("POST", "/fleet-lock/v1/pre-reboot", "{}", "lacks client_params"),
+        ("POST", "/fleet-lock/v1/steady-state", r#"{"client_params":{"id":"m1"}}"#, "lacks group"),
+    ] {
+        let call = client.call(method, address).header("fleet-lock-protocol", "true").body(body);
+        let answer = call.send().await.expect(400).json();
+        let told = ["detail", "message", "value"].into_iter().find_map(|name| answer[name].as_str()).unwrap();
+        assert!(told.contains(says), "{method} {address} {body}: {told}");
     }
 }
 

@@ -175,7 +175,7 @@ async fn release(app: AppState, call: LockCall<ReleaseQuery>) -> Result<Response
 }
 
 /// That a release has ended what its token had.
-pub(super) fn was_released(released: Released) -> Result<(), Problem> {
+fn was_released(released: Released) -> Result<(), Problem> {
     match released {
         Released::Released => Ok(()),
         Released::NotHeld => {

@@ -38,11 +38,14 @@ async fn a_run_has_the_lock_until_it_unlocks() {
             assert_eq!(refused["Who"], "ann@laptop");
             assert_eq!(refused["Operation"], "OperationTypeApply");
             assert_eq!(refused["Path"], "k");
-            unlock(&fresh_token()).send().await.expect_problem(409, "held-by-another");
+            let other = unlock(&fresh_token()).send().await.expect_problem(409, "held-by-another");
+            assert!(other.json()["detail"].as_str().unwrap().contains("a run with another ID"));
             unlock(&ids[0]).send().await.expect(200);
             unlock(&ids[0]).send().await.expect(200);
             // A late copy of the run's first request.
-            assert_eq!(lock(&ids[0]).send().await.expect(409).json()["ID"], json!(ids[0]));
+            let over = lock(&ids[0]).send().await.expect(409).json();
+            assert_eq!(over["ID"], json!(ids[0]));
+            assert_eq!(over["Info"], "this ID has asked to unlock before: begin a new run");
             lock(&ids[1]).send().await.expect(200);
             unlock(&ids[1]).send().await.expect(200);
             unlock(&fresh_token()).send().await.expect_problem(404, "not-held");

@@ -31,10 +31,15 @@ pub(super) fn in_doubt(problem: Problem) -> Problem {
 pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        bad_parameter(
-            "body",
-            format!("the body is not what this protocol has, at line {line}, column {column}"),
-        )
+        // The library says nowhere else which field it is, and calls it as the tool does.
+        let said = error.to_string();
+        let missing = said.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+        let detail = match missing {
+            Some(field) => format!("the body lacks {field}"),
+            None if body.is_empty() => "the body is empty: say in it what is meant".to_owned(),
+            None => format!("the body is not what this protocol has, at line {line}, column {column}"),
+        };
+        bad_parameter("body", detail)
     })
 }
 

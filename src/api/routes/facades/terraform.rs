@@ -17,7 +17,7 @@ use crate::api::context::RequestContext;
 use crate::api::extract::{LockCall, TerraformQuery, bad_parameter, context_of, read_small_body};
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
-use crate::api::routes::locks::{break_lock, was_released};
+use crate::api::routes::locks::break_lock;
 use crate::api::state::AppState;
 use crate::lock::{
     FencingToken, Hex, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Slots, for_people,
@@ -148,7 +148,7 @@ pub(super) async fn lock_or_unlock(
     } else {
         let (state, token) = (app.clone(), info.token()?);
         let releasing = async move { state.service.release(&call.key, &token).await };
-        was_released(app.see_through(releasing).await?)?;
+        has_unlocked(app.see_through(releasing).await?)?;
     }
     Ok(StatusCode::OK.into_response())
 }
@@ -181,9 +181,24 @@ async fn force_by_id(
         Inspected::Held { lease, .. } if lease.fencing_token.get().to_string() == info.id => {
             force(app, context, call, Some(lease.fencing_token)).await
         }
-        Inspected::Held { .. } => was_released(Released::HeldByAnother),
-        Inspected::Free { .. } => was_released(Released::NotHeld),
+        Inspected::Held { .. } => has_unlocked(Released::HeldByAnother),
+        Inspected::Free { .. } => has_unlocked(Released::NotHeld),
     }
+}
+
+/// That an `UNLOCK` has ended what its `ID` had.
+fn has_unlocked(released: Released) -> Result<(), Problem> {
+    let (kind, detail) = match released {
+        Released::Released => return Ok(()),
+        Released::NotHeld => {
+            (ProblemType::NotHeld, "no client holds the lock: its lease has ended, or this ID never had it")
+        }
+        Released::HeldByAnother => (
+            ProblemType::HeldByAnother,
+            "this ID does not hold the lock: a run with another ID holds it, or another kind of client",
+        ),
+    };
+    Err(Problem::new(kind, detail))
 }
 
 async fn lock(app: &AppState, call: LockCall<TerraformQuery>, info: &LockInfo) -> Result<Response, Problem> {
@@ -202,7 +217,7 @@ async fn lock(app: &AppState, call: LockCall<TerraformQuery>, info: &LockInfo) -
             Ok(Problem::lock_held(&refusal).in_form(&holder))
         }
         Taken::Over(problem) => {
-            let why = "this ID has asked to unlock before, or was forced to: begin a new run".to_owned();
+            let why = "this ID has asked to unlock before: begin a new run".to_owned();
             let over = LockInfo { id: info.id.clone(), info: why, ..LockInfo::at(key) };
             Ok(problem.in_form(&over))
         }
