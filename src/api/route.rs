@@ -38,7 +38,8 @@ const OF_TOOLS: [(&str, &str); 4] = [
 /// Everything below this belongs to Swagger UI.
 const DOCS: (&str, &str) = ("/docs/", "/docs/{*rest}");
 /// Addresses that say nothing about locks and need no key. All others need one.
-const OPEN: [&str; 7] = ["/", "/problems", "/healthz", "/readyz", "/openapi.json", "/docs", "/ui"];
+const OPEN: [&str; 8] =
+    ["/", "/problems", "/healthz", "/readyz", "/openapi.json", "/docs", "/ui", "/v1.0/metadata"];
 /// Addresses below these need no key either.
 const OPEN_BELOW: [&str; 3] = ["/docs/", "/problems/", "/ui/"];
 /// The name for a path that is no route.

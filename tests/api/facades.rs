@@ -64,6 +64,35 @@ fn a_setting_that_cannot_be_kept_is_refused_at_the_start() {
     }
 }
 
+/// What is no key is in the place of one: its client is told where.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_or_a_token_that_is_no_key_is_refused_by_its_place() {
+    let mut keys = KeysFile::new();
+    keys.add_for_all("ci", "\"acquire\"");
+    keys.write();
+    let flag = keys.flag();
+    let gateway = Gateway::start(&["--store", "memory:", "--terraform", "--dapr", &flag[0], &flag[1]]).await;
+    let client = Client::new(gateway.address);
+    let basic = ("authorization", "Basic ejp3cm9uZw==");
+    let token = ("dapr-api-token", "nope");
+    for (method, address, (header, value), says) in [
+        ("GET", "/locks/k", basic, "the password of Basic authentication is not an API key"),
+        ("LOCK", "/terraform/k", basic, "the password of Basic authentication is not an API key"),
+        ("POST", "/v1.0-alpha1/lock/s", token, "dapr-api-token is not an API key"),
+    ] {
+        let answer = client.call(method, address).header(header, value).send().await;
+        let refused = answer.expect_problem(401, "key-refused").json();
+        assert!(refused["detail"].as_str().unwrap().starts_with(says), "{method} {address}: {refused}");
+    }
+    gateway.logs("it is in the log", |line| line.contains("it is no API key")).await;
+    // Nothing there, or there for others.
+    let nothing = client.post("/v1.0-alpha1/lock/s").header("dapr-api-token", "");
+    nothing.send().await.expect_problem(401, "key-required");
+    client.get("/locks/k").header(token.0, token.1).send().await.expect_problem(401, "key-required");
+    // An SDK asks this first, and takes a refusal for a sidecar that is down.
+    client.get("/v1.0/metadata").header(token.0, token.1).send().await.expect(200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_lacks_a_field_is_told_which() {
     let gateway =
@@ -112,11 +141,12 @@ async fn a_key_may_be_a_password() {
         assert_eq!(answer.status, expected, "{shown}");
     }
     let dapr = |path| client.get(path).header("dapr-api-token", &key);
-    dapr("/v1.0/metadata").send().await.expect(200);
-    let both = dapr("/v1.0/metadata").key(&key);
-    both.send().await.expect_problem(401, "key-refused");
-    let another = client.get("/v1.0/metadata").header("dapr-api-token", "another");
-    another.send().await.expect_problem(401, "key-required");
+    let unlock = |token: &str| {
+        let body = r#"{"resourceId":"7","lockOwner":"a"}"#;
+        client.post("/v1.0-alpha1/unlock/s").header("dapr-api-token", token).body(body)
+    };
+    unlock(&key).send().await.expect(200);
+    unlock(&key).key(&key).send().await.expect_problem(401, "key-refused");
     // Elsewhere it is meant for others.
     dapr("/locks/k").send().await.expect_problem(401, "key-required");
     dapr("/locks/k").key(&key).send().await.expect(404);

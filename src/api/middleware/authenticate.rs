@@ -104,7 +104,10 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
                 let (reason, told) = reason_of(why);
                 Err(refused(None, reason, told))
             }
-            None => Err(Unknown::Nobody),
+            None => {
+                Err(no_key_in(request)
+                    .map_or(Unknown::Nobody, |told| refused(None, "it is no API key", told)))
+            }
         };
     };
     let text = &*shown.map_err(|reason| refused(None, reason, reason))?;
@@ -130,10 +133,7 @@ fn shown_key(request: &Request) -> Option<Result<Cow<'_, str>, &'static str>> {
         let value = value.as_bytes();
         of_scheme(value, "Bearer ").map(Cow::Borrowed).or_else(|| password(of_scheme(value, "Basic ")?))
     });
-    // Elsewhere it may be meant for an application's own Dapr, and a proxy passes it on.
-    let is_for_dapr = request.uri().path().starts_with(DAPR_PATHS);
-    let of_dapr = headers.get_all(DAPR_API_TOKEN).iter().filter(|_| is_for_dapr);
-    let of_dapr = of_dapr.map(HeaderValue::as_bytes).filter(|value| is_key(value));
+    let of_dapr = dapr_tokens(request).filter(|value| is_key(value));
     let mut shown = authorized.chain(of_dapr.map(Cow::Borrowed));
     let key = shown.next()?;
     if shown.next().is_some() {
@@ -148,6 +148,26 @@ fn shown_key(request: &Request) -> Option<Result<Cow<'_, str>, &'static str>> {
 
 /// How the paths begin that Dapr's clients ask.
 const DAPR_PATHS: &str = "/v1.0";
+
+/// Elsewhere it may be meant for an application's own Dapr, and a proxy passes it on.
+fn dapr_tokens(request: &Request) -> impl Iterator<Item = &[u8]> {
+    let is_for_dapr = request.uri().path().starts_with(DAPR_PATHS);
+    request.headers().get_all(DAPR_API_TOKEN).iter().filter(move |_| is_for_dapr).map(HeaderValue::as_bytes)
+}
+
+/// Where a request that shows no key has something else in the place of one: what its client is told. With a client certificate that
+/// is accepted, it may be meant for others.
+fn no_key_in(request: &Request) -> Option<&'static str> {
+    let mut authorized = request.headers().get_all(AUTHORIZATION).iter();
+    if authorized.any(|value| of_scheme(value.as_bytes(), "Basic ").is_some()) {
+        return Some(
+            "the password of Basic authentication is not an API key: it must be fp_, 12 of a-z0-9, _ and 32 of A-Za-z0-9",
+        );
+    }
+    let is_there = dapr_tokens(request).any(|token| !token.is_empty());
+    is_there
+        .then_some("dapr-api-token is not an API key: it must be fp_, 12 of a-z0-9, _ and 32 of A-Za-z0-9")
+}
 
 fn is_key(value: &[u8]) -> bool {
     std::str::from_utf8(value).is_ok_and(ShownKey::is_begun_in)
