@@ -60,7 +60,13 @@ pub fn with_keys(input: &[u8]) {
     let shows_key = request.headers().values().any(|value| value.to_str().is_ok_and(|it| it.contains(key)));
     let answer = ask_any(app, request);
     let path = uri.path();
-    assert!(is_in_form(path, &answer), "{method} {uri}: {} {}", answer.status, answer.body);
+    // An answer to HEAD has no body.
+    assert!(
+        method == "HEAD" || is_in_form(path, &answer),
+        "{method} {uri}: {} {}",
+        answer.status,
+        answer.body
+    );
     let is_of_a_tool =
         ["/terraform", "/v1.0-alpha1/", "/fleet-lock/"].iter().any(|start| path.starts_with(start));
     if answer.status >= 300 || !is_of_a_tool {

@@ -78,8 +78,7 @@ fn store_of(parts: &Parts) -> Result<&str, Problem> {
     is_name.then_some(name).ok_or_else(|| bad_parameter("store", "a store's name has A-Z a-z 0-9 . _ -"))
 }
 
-/// What SDKs ask when they start. It says nothing of locks, and needs no key: an SDK that is refused here takes the key for good, and
-/// the gateway for one that is down.
+/// What SDKs ask when they start. It needs no key: an SDK that is refused here takes the gateway for one that is down.
 pub(super) async fn metadata() -> Response {
     let about = json!({ "id": "fencepost", "runtimeVersion": env!("CARGO_PKG_VERSION"), "components": [], "extended": {} });
     answers::json(StatusCode::OK, JSON, &about)
