@@ -90,13 +90,13 @@ pub enum UnusableFile {
     #[error("cannot be opened: permission denied")]
     NoPermission,
     /// It holds something else.
-    #[error("is not a Fencepost store")]
+    #[error("is not a Fencepost store; if it was one, wait for the longest ttl, and start without it")]
     NotAStore,
     /// A later version of this program wrote it, in a format of this version.
     #[error("was written by a newer version (file format {0})")]
     NewerFormat(u64),
     /// Not all of it is as it was written.
-    #[error("is damaged: {0}")]
+    #[error("is damaged: {0}. Wait for the longest ttl, move it away, and start: a new file is made")]
     Damaged(String),
     /// Anything else, for this reason.
     #[error("cannot be opened: {0}")]
@@ -140,7 +140,7 @@ impl EmbeddedStore {
         file::create_if_missing(path)?;
         // Anything else than a file is refused below.
         if path.is_file() {
-            file::was_closed(path)?;
+            survey::look_before_opening(path)?;
         }
         let disk = Disk::open(path).map_err(|error| file::open_error(path, error))?;
         file::sync_directory(path)?;

@@ -197,8 +197,11 @@ fn files_that_cannot_be_used_end_the_start_with_one_clear_line() {
     let directory = tempfile::tempdir().unwrap();
     let foreign = directory.path().join("notes.txt");
     std::fs::write(&foreign, "these are notes, and no store").unwrap();
+    let empty = directory.path().join("empty.redb");
+    std::fs::write(&empty, "").unwrap();
     for (path, said) in [
-        (foreign, "is not a Fencepost store"),
+        (foreign, "is not a Fencepost store; if it was one, wait for the longest ttl"),
+        (empty, "is not a Fencepost store; if it was one, wait for the longest ttl"),
         (directory.path().join("missing").join("locks.redb"), "no such file or directory"),
         (directory.path().to_owned(), "cannot be opened"),
     ] {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Display;
 use std::fs::{File, TryLockError};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::ops::RangeInclusive;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
@@ -237,11 +237,21 @@ impl Head {
     }
 }
 
-/// Whether the last process closed the file at `path`. A file that is damaged, or that this program cannot read, is refused.
+/// How the last process left a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum LeftAs {
+    Closed,
+    /// It was not closed, and all of it is there.
+    Open,
+    /// It was not closed, and the commit before the newest is what can be read.
+    OpenWithoutNewest,
+}
+
+/// How the last process left the file at `path`. A file that is damaged, or that this program cannot read, is refused.
 ///
 /// Nothing is written to it, which opening a database does: a refused file must stay as its own version left it. A process that
 /// wants to open it meanwhile is refused.
-pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
+pub(super) fn left_as(path: &Path) -> Result<LeftAs, OpenError> {
     // Of some damages the database makes a panic.
     let open = || without_a_word(|| Builder::new().open_read_only(path));
     // As long as this is open, no process can open it for writing.
@@ -251,21 +261,34 @@ pub(super) fn was_closed(path: &Path) -> Result<bool, OpenError> {
         Some(Err(error)) => return Err(open_error(path, error)),
         None => return Err(damaged(path, &UNREADABLE)),
     };
-    match without_a_word(|| head_of_copy(path)).unwrap_or_else(|| Err(UNREADABLE.into())) {
-        Ok(head) => head.judge(path).map(|_| closed.is_some()),
-        // It may have changed while it was read.
-        Err(error) => match open() {
-            Some(Err(error @ DatabaseError::DatabaseAlreadyOpen)) => Err(open_error(path, error)),
-            Some(Ok(_)) if closed.is_none() => was_closed(path),
-            _ => Err(damaged(path, &*error)),
-        },
+    let read = |scratch: fn(&Path) -> io::Result<Scratch>| {
+        without_a_word(|| head_of_copy(scratch(path)?)).unwrap_or_else(|| Err(UNREADABLE.into()))
+    };
+    let (mut left, mut head) = match &closed {
+        Some(_) => (LeftAs::Closed, read(Scratch::of)),
+        None => (LeftAs::Open, read(Scratch::of_newest)),
+    };
+    if closed.is_none() && head.is_err() {
+        (left, head) = (LeftAs::OpenWithoutNewest, read(Scratch::of));
+    }
+    // It may have changed while it was read.
+    if left == LeftAs::OpenWithoutNewest || head.is_err() {
+        match open() {
+            Some(Err(error @ DatabaseError::DatabaseAlreadyOpen)) => return Err(open_error(path, error)),
+            Some(Ok(_)) if closed.is_none() => return left_as(path),
+            _ => {}
+        }
+    }
+    match head {
+        Ok(head) => head.judge(path).map(|_| left),
+        Err(error) => Err(damaged(path, &*error)),
     }
 }
 
-/// The head of the database in a file as it is once it is repaired, if all of it is as it was written. The file stays as it is.
-fn head_of_copy(path: &Path) -> Result<Head, AnyError> {
+/// The head of the database in a copy as it is once it is repaired, if all of it is as it was written.
+fn head_of_copy(copy: Scratch) -> Result<Head, AnyError> {
     let mut builder = Builder::new();
-    let mut database = builder.set_cache_size(PAGE_CACHE_BYTES).create_with_backend(Scratch::of(path)?)?;
+    let mut database = builder.set_cache_size(PAGE_CACHE_BYTES).create_with_backend(copy)?;
     match database.check_integrity()? {
         true => Ok(Head::of(&database).unwrap_or_default()),
         // What it would be repaired to lacks what was told.
@@ -352,6 +375,7 @@ pub(super) fn open_error(path: &Path, error: DatabaseError) -> OpenError {
             ErrorKind::InvalidData => UnusableFile::NotAStore,
             _ => UnusableFile::Failed(error.to_string()),
         },
+        DatabaseError::Storage(StorageError::Corrupted(reason)) => UnusableFile::Damaged(reason),
         error => UnusableFile::Failed(error.to_string()),
     };
     OpenError::File(path.into(), reason)

@@ -8,18 +8,25 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::disk::{OTHERS, PRIVATE};
-use super::file::was_closed;
+use super::file::{LeftAs, left_as};
 use super::{OpenError, UnusableFile, work_rows};
 use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
 
 const IN_USE: &str = "in use by another process";
+/// What is said of a file that is [`LeftAs::OpenWithoutNewest`].
+const WITHOUT_NEWEST: &str = "the newest commit in the file cannot be read, so the one before it is used. A crash or a power cut while it was \
+     written does this, and then nothing that was answered is lost. If the disk has damaged it, locks of the last moments may be \
+     missing: stop the gateway for the longest ttl, or stop the holders";
 
 /// Looks at the store in the file at `path`. It makes no file, and does not disturb a process that has it open.
 pub fn survey(path: &Path) -> Diagnostics {
     let mut rows = vec![("store", format!("embedded, in the file {}", path.display()))];
     let mut survey = Diagnostics::default();
     match look(path) {
-        Ok((state, mode)) => {
+        Ok((state, mode, left)) => {
+            if left == Some(LeftAs::OpenWithoutNewest) {
+                survey.warnings.push(WITHOUT_NEWEST.to_owned());
+            }
             if mode & OTHERS != 0 {
                 survey.warnings.push(format!(
                     "other users may open the file (mode {:o}); the next start makes it {PRIVATE:o}",
@@ -65,26 +72,36 @@ pub fn survey_memory() -> Diagnostics {
     }
 }
 
-/// What stands there with which mode, or why it cannot be used.
-fn look(path: &Path) -> Result<(String, u32), String> {
+/// Looks at the file at `path` before it is opened, and says in the log if not all of it is there.
+pub(super) fn look_before_opening(path: &Path) -> Result<(), OpenError> {
+    if left_as(path)? == LeftAs::OpenWithoutNewest {
+        tracing::warn!(file = %path.display(), "{WITHOUT_NEWEST}");
+    }
+    Ok(())
+}
+
+/// What stands there with which mode, and how it was left if that can be seen; or why it cannot be used.
+fn look(path: &Path) -> Result<(String, u32, Option<LeftAs>), String> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return will_be_made(path).map(|state| (state, PRIVATE));
+            return will_be_made(path).map(|state| (state, PRIVATE, None));
         }
         Err(error) => return Err(format!("{} cannot be opened: {error}", path.display())),
     };
     let about = file.metadata().map_err(|error| error.to_string())?;
     let bytes = about.len();
-    let state = match was_closed(path) {
-        Ok(true) => Ok(format!("{bytes} bytes, not in use")),
-        Ok(false) => {
-            Ok(format!("{bytes} bytes, not in use; it was not closed, and the next start repairs it"))
+    let (state, left) = match left_as(path) {
+        Ok(LeftAs::Closed) => (format!("{bytes} bytes, not in use"), Some(LeftAs::Closed)),
+        Ok(left) => {
+            let state =
+                format!("{bytes} bytes, not in use; it was not closed, and the next start repairs it");
+            (state, Some(left))
         }
-        Err(OpenError::File(_, UnusableFile::InUse)) => Ok(format!("{bytes} bytes, {IN_USE}")),
-        Err(error) => Err(error.to_string()),
+        Err(OpenError::File(_, UnusableFile::InUse)) => (format!("{bytes} bytes, {IN_USE}"), None),
+        Err(error) => return Err(error.to_string()),
     };
-    Ok((state?, about.mode()))
+    Ok((state, about.mode(), left))
 }
 
 fn will_be_made(path: &Path) -> Result<String, String> {

@@ -12,6 +12,8 @@ use tokio::time::timeout;
 /// What is held when the file is left.
 const HELD: [&str; 3] = ["held-1", "held-2", "held-3"];
 const PAGE_BYTES: usize = 4096;
+/// How both begin that say that the last batch may be missing.
+const WITHOUT_NEWEST: &str = "the newest commit in the file cannot be read";
 
 /// The file of a gateway that was told to stop, or killed, while locks were held.
 async fn file_after(signal: &str, file: &Path) -> Vec<u8> {
@@ -26,7 +28,7 @@ async fn file_after(signal: &str, file: &Path) -> Vec<u8> {
     fs::read(file).unwrap()
 }
 
-/// Whether it is refused, by both alike; else all of it is there.
+/// Whether it is refused, by both alike; else all of it is there, or both say that the last batch may be missing.
 async fn is_refused(file: &Path, damaged: &[u8], what: &str) -> bool {
     fs::write(file, damaged).unwrap();
     let store = format!("file:{}", file.display());
@@ -42,7 +44,11 @@ async fn is_refused(file: &Path, damaged: &[u8], what: &str) -> bool {
         }
         // The last batch of a file that was not closed may be taken for one that was cut short.
         let last = Client::new(gateway.address).put("/once/begun").send().await;
-        assert!(last.status == 423 || what.starts_with("KILL, "), "{what}: {}", last.status);
+        let (log, is_told) = (gateway.log(), page.contains(&format!("warning: {WITHOUT_NEWEST}")));
+        let is_logged = log.iter().any(|line| line.contains("WARN") && line.contains(WITHOUT_NEWEST));
+        assert_eq!(is_logged, is_told, "{what}: {page}{log:?}");
+        assert!(last.status == 423 || is_told && what.starts_with("KILL, "), "{what}: {}", last.status);
+        assert!(!is_told || what.contains(','), "{what}: nothing of it is missing: {page}");
         return false;
     }
     assert!(looked.status.code() == Some(1) && page.ends_with("It cannot be used.\n"), "{what}: {page}");
@@ -51,6 +57,8 @@ async fn is_refused(file: &Path, damaged: &[u8], what: &str) -> bool {
     let start = timeout(kit::PATIENCE, start).await.unwrap_or_else(|_| panic!("{what}: it starts")).unwrap();
     let said = String::from_utf8(start.stderr).unwrap();
     assert!(start.status.code() == Some(1) && said.lines().count() == 1, "{what}: {said}");
+    let advice = ["Wait for the longest ttl", "wait for the longest ttl"];
+    assert!(advice.iter().any(|advice| said.contains(advice)), "{what}: {said}");
     assert!(fs::read(file).unwrap() == damaged, "{what}: it was written to");
     true
 }
@@ -86,4 +94,30 @@ async fn a_damaged_file_is_refused_alike_by_check_and_at_the_start() {
         assert!(refused > 1);
         fs::remove_file(&file).unwrap();
     }
+}
+
+/// What a disk does that loses the last of what it said was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_whose_newest_commit_is_damaged_says_so_at_the_start_and_in_check() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let mut gateway = Gateway::on_file(&file, &[]).await;
+    Client::new(gateway.address).put("/locks/pay?ttl=5m").send().await.expect(201);
+    gateway.kill();
+    let mut bytes = fs::read(&file).unwrap();
+    let end = 1 + bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end - 64..end].fill(0);
+    fs::write(&file, &bytes).unwrap();
+    let looked = run(&["check", "--store", &format!("file:{}", file.display())]);
+    let page = String::from_utf8(looked.stdout).unwrap();
+    assert!(looked.status.success() && page.contains(&format!("warning: {WITHOUT_NEWEST}")), "{page}");
+
+    let is_warning = |line: &&String| line.contains("WARN") && line.contains(WITHOUT_NEWEST);
+    let mut gateway = Gateway::on_file(&file, &[]).await;
+    assert_eq!(gateway.log().iter().filter(is_warning).count(), 1, "{:?}", gateway.log());
+    Client::new(gateway.address).put("/locks/pay?ttl=5m").send().await.expect(201);
+    // That start has written what it used, and from then on nothing is missing.
+    gateway.kill();
+    let gateway = Gateway::on_file(&file, &[]).await;
+    assert_eq!(gateway.log().iter().filter(is_warning).count(), 0, "{:?}", gateway.log());
 }
