@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::log::unseen::{Form, push_escaped};
-use crate::log::writer::{LogRecord, LogWriter, Outlet};
+use crate::log::writer::{LogRecord, LogWriter, Opened, Outlet};
 use crate::telemetry::metrics::LogName;
 
 /// Lines that wait for the disk.
@@ -258,13 +258,20 @@ impl Event {
     }
 }
 
-/// Opens the file to append to it. Also returns what tells it from others.
-fn append_to(path: &Path) -> io::Result<(File, (u64, u64))> {
+/// Opens the file to append to it.
+fn append_to(path: &Path) -> io::Result<Opened> {
     // A pipe that no process reads is an error, and lets no line wait.
     let at_once = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(at_once).open(path)?;
     let about = file.metadata()?;
-    Ok((file, (about.dev(), about.ino())))
+    let ends_within_line = || {
+        let mut last = [0];
+        File::open(path)?.read_exact_at(&mut last, about.len() - 1)?;
+        io::Result::Ok(last != *b"\n")
+    };
+    // The process before may have ended while the disk was full.
+    let is_torn = about.is_file() && about.len() > 0 && ends_within_line().unwrap_or(false);
+    Ok(Opened { file, identity: (about.dev(), about.ino()), is_torn })
 }
 
 #[cfg(test)]

@@ -55,10 +55,18 @@ pub trait LogRecord: Sized + Send + 'static {
     fn failed(_: &io::Error) {}
 }
 
-/// Opens a file to append to it. Also returns what tells this file from others.
-pub type Open = fn(&Path) -> io::Result<(File, FileIdentity)>;
-/// The device and the number of a file.
-pub type FileIdentity = (u64, u64);
+/// Opens a file to append to it.
+pub type Open = fn(&Path) -> io::Result<Opened>;
+
+/// A file that was opened to append to it.
+pub struct Opened {
+    /// The file.
+    pub file: File,
+    /// Its device and its number, which tell it from others.
+    pub identity: (u64, u64),
+    /// Whether it ends within a line.
+    pub is_torn: bool,
+}
 
 /// Where the lines go.
 pub enum Outlet {
@@ -142,7 +150,7 @@ struct Pen {
     place: Option<(PathBuf, Open)>,
     out: Box<dyn Write + Send>,
     /// Which file is open, if the outlet is a file.
-    identity: Option<FileIdentity>,
+    identity: Option<(u64, u64)>,
     /// Whether the last line was written only in part.
     is_torn: bool,
     queue: Arc<Queue>,
@@ -151,14 +159,19 @@ struct Pen {
 
 impl Pen {
     fn open(outlet: Outlet, queue: Arc<Queue>) -> io::Result<Self> {
-        let (place, identity, out): (_, _, Box<dyn Write + Send>) = match outlet {
-            Outlet::StandardError => (None, None, Box::new(io::stderr())),
-            Outlet::File(path, open) => {
-                let (file, identity) = open(&path)?;
-                (Some((path, open)), Some(identity), Box::new(file))
-            }
+        let mut pen = Self {
+            place: None,
+            out: Box::new(io::stderr()),
+            identity: None,
+            is_torn: false,
+            queue,
+            warned_at: None,
         };
-        Ok(Self { place, out, identity, is_torn: false, queue, warned_at: None })
+        if let Outlet::File(path, open) = outlet {
+            pen.append_to(open(&path)?);
+            pen.place = Some((path, open));
+        }
+        Ok(pen)
     }
 
     /// Writes until all near ends are dropped.
@@ -262,14 +275,15 @@ impl Pen {
     fn reopen<L: LogRecord>(&mut self) {
         let Some((path, open)) = &self.place else { return };
         match open(path) {
-            Ok((file, identity)) => {
-                self.is_torn &= self.identity == Some(identity);
-                (self.out, self.identity) = (Box::new(file), Some(identity));
-            }
+            Ok(opened) => self.append_to(opened),
             Err(error) => {
                 let log = L::LOG.name();
                 tracing::warn!(%error, log, "cannot open the log again: the gateway writes on to the old file")
             }
         }
+    }
+    fn append_to(&mut self, Opened { file, identity, is_torn }: Opened) {
+        self.is_torn = is_torn || self.is_torn && self.identity == Some(identity);
+        (self.out, self.identity) = (Box::new(file), Some(identity));
     }
 }

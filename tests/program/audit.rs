@@ -296,6 +296,23 @@ async fn a_disk_that_is_full_stops_no_request_and_no_end() {
     assert!(gateway.exit_status().await.success());
 }
 
+/// The disk was full, and then the gateway ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_ends_within_a_line_takes_nothing_of_the_next_line() {
+    let (_directory, path) = place();
+    for (before, lines_before) in [("{\"time\":\"2026-01-01T0", 1), ("{}\n", 1), ("", 0)] {
+        std::fs::write(&path, before).unwrap();
+        let args = ["--store", "memory:", "--audit-log", path.to_str().unwrap()];
+        let mut gateway = Gateway::start(&args).await;
+        gateway.signal("TERM");
+        assert!(gateway.exit_status().await.success());
+        let text = std::fs::read_to_string(&path).unwrap();
+        let ours = text.lines().skip(lines_before).collect::<Vec<_>>().join("\n");
+        assert!(text.starts_with(before) && !text.contains("\n\n"), "{text}");
+        assert_eq!(lines(&ours)[0]["event"], "configuration", "{text}");
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_opened_ends_the_start() {
     let output =
