@@ -151,7 +151,7 @@ pub struct ServeArgs {
     #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MIN_TTL", value_parser = duration, value_name = "DURATION")]
     min_ttl: Option<Duration>,
 
-    /// The longest ttl that a request may name [default: 24h, or 5m on a quorum]
+    /// The longest ttl that a request may name [default: 24h, or 5m on a quorum, or --min-ttl if that is more]
     ///
     /// On a quorum, a server that lost data stays out for at least this long.
     #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MAX_TTL", value_parser = duration, value_name = "DURATION")]
@@ -303,21 +303,20 @@ impl ServeArgs {
             default_max_hold: self.default_max_hold,
             max_result_bytes: self.once.max_result_bytes()?,
         };
-        require("--min-ttl", limits.min_ttl >= Duration::from_millis(1), "at least 1ms")?;
+        let is_sane = |ttl: Duration| (Duration::from_millis(1)..=LONGEST_TTL).contains(&ttl);
+        // What was not given follows from the other, and is not what is wrong.
+        require("--max-ttl", self.max_ttl.is_none_or(is_sane), "from 1ms to 366days")?;
+        require("--min-ttl", is_sane(limits.min_ttl), "from 1ms to 366days")?;
         require("--max-ttl", limits.max_ttl >= limits.min_ttl, "at least --min-ttl")?;
-        require("--max-ttl", limits.max_ttl <= LONGEST_TTL, "at most 366days")?;
         let is_default_allowed = (limits.min_ttl..=limits.max_ttl).contains(&limits.default_ttl);
         require("--default-ttl", is_default_allowed, "between --min-ttl and --max-ttl")?;
         require("--max-wait", limits.max_wait <= LONGEST_WAIT, "at most 1h")?;
         // A mark must outlive every copy of a command that may still be on its way.
         let latest_copy = store_timeout + limits.max_wait + TCP_USER_TIMEOUT;
         let mark_ttl = self.mark_ttl.unwrap_or(MARK_TTL.max(latest_copy));
-        let at_least = written(latest_copy);
-        require(
-            "--mark-ttl",
-            mark_ttl >= latest_copy,
-            &format!("at least {at_least}, the sum of --store-timeout, --max-wait and 20s"),
-        )?;
+        let rule =
+            format!("at least {}, the sum of --store-timeout, --max-wait and 20s", written(latest_copy));
+        require("--mark-ttl", mark_ttl >= latest_copy, &rule)?;
         let is_sane = (Duration::from_secs(1)..=LONGEST_TICKET_TTL).contains(&self.ticket_ttl);
         require("--ticket-ttl", is_sane, "from 1s to 1h")?;
         require("--max-waiters-per-key", self.max_waiters_per_key > 0, "at least 1")?;

@@ -1,6 +1,7 @@
 //! The arguments of the program, and one line for each way in which they can be wrong.
 
 use std::error::Error;
+use std::ffi::{OsStr, OsString};
 use std::num::{ParseFloatError, ParseIntError};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -51,18 +52,27 @@ impl Given {
         Err(self.command.error(ErrorKind::InvalidValue, problem))
     }
 
-    /// An error with what was given for its flag, unless that says so already or may hold a secret.
+    /// An error with what was given for its flag, unless that says so already or may hold a secret, and with the variable that has it.
     pub fn explain(&self, error: &SettingsError) -> String {
         let said = error.to_string();
-        match self.value_of(error.flag()) {
+        let argument = self.argument(error.flag());
+        let given = argument.and_then(|argument| self.value_of(argument));
+        let said = match given {
             Some(given) if !said.contains(&given) => format!("{said} (given: {given})"),
             _ => said,
-        }
+        };
+        let variable = argument.filter(|argument| {
+            self.matches.value_source(argument.get_id().as_str()) == Some(ValueSource::EnvVariable)
+        });
+        in_variable(said, variable.and_then(Arg::get_env))
     }
 
-    fn value_of(&self, flag: &str) -> Option<String> {
+    fn argument(&self, flag: &str) -> Option<&Arg> {
         let name = flag.strip_prefix("--")?;
-        let argument = self.command.get_arguments().find(|argument| argument.get_long() == Some(name))?;
+        self.command.get_arguments().find(|argument| argument.get_long() == Some(name))
+    }
+
+    fn value_of(&self, argument: &Arg) -> Option<String> {
         let id = argument.get_id().as_str();
         let is_given = self.matches.value_source(id)? != ValueSource::DefaultValue;
         // That a switch is on is no news.
@@ -76,6 +86,14 @@ impl Given {
     }
 }
 
+/// A line with the variable in which stands what is wrong, if it is one.
+fn in_variable(line: String, variable: Option<&OsStr>) -> String {
+    match variable {
+        Some(variable) => format!("{line} (in the variable {})", variable.to_string_lossy()),
+        None => line,
+    }
+}
+
 /// What is wrong with arguments that could not be read, in one line that says what to write.
 pub fn explain_arguments(error: &clap::Error) -> String {
     let text = error.to_string();
@@ -83,7 +101,11 @@ pub fn explain_arguments(error: &clap::Error) -> String {
     let usage = told(error, ContextKind::Usage).unwrap_or_default();
     let runs = ["run", "once"].into_iter().find(|name| usage.contains(&format!("fencepost {name}")));
     let wrong = told(error, ContextKind::InvalidArg).unwrap_or_default();
-    if let Some(variable) = empty_variable(error) {
+    let variable = wrong_variable(error);
+    if let Some(variable) = &variable
+        && told(error, ContextKind::InvalidValue).is_some_and(|value| value.is_empty())
+    {
+        let variable = variable.to_string_lossy();
         return format!("the variable {variable} is empty: give it a value, or remove it");
     }
     let line = match error.kind() {
@@ -98,6 +120,9 @@ pub fn explain_arguments(error: &clap::Error) -> String {
             let shown = all.get_subcommands().filter(|command| !command.is_hide_set());
             let commands: Vec<_> = shown.map(|command| command.get_name()).collect();
             format!("{first_paragraph}: the commands are {}", commands.join(", "))
+        }
+        ErrorKind::UnknownArgument if let Some(flag) = flag_before_negative(&wrong) => {
+            format!("{flag}: must not be below 0")
         }
         ErrorKind::UnknownArgument
             if let Some(name) = runs
@@ -133,20 +158,34 @@ pub fn explain_arguments(error: &clap::Error) -> String {
         Some(meant) => format!("{line}; did you mean {meant}?"),
         None => line,
     };
+    let line = in_variable(line, variable.as_deref());
     // A store's address that was put in the wrong place may hold a password.
     let words = line.split_whitespace().map(|word| if word.contains("://") { "'…'" } else { word });
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The variable that is set and empty, if that is what is wrong. Files of variables often have a line for each setting.
-fn empty_variable(error: &clap::Error) -> Option<String> {
-    let argument = told(error, ContextKind::InvalidArg)?;
-    let is_empty = told(error, ContextKind::InvalidValue).is_some_and(|value| value.is_empty());
-    let flag = argument.split(' ').next().filter(|_| is_empty)?.strip_prefix("--")?;
+/// The variable that has the value that is wrong, if no flag has it. Files of variables often have a line for each setting.
+fn wrong_variable(error: &clap::Error) -> Option<OsString> {
+    let (argument, value) = (told(error, ContextKind::InvalidArg)?, told(error, ContextKind::InvalidValue)?);
+    let flag = argument.split(' ').next()?.strip_prefix("--")?;
+    let is_given = arguments()
+        .any(|given| given.split('=').next().and_then(|given| given.strip_prefix("--")) == Some(flag));
     let all = all_flags();
     let mut variables = all.iter().filter(|other| other.get_long() == Some(flag)).filter_map(Arg::get_env);
-    let empty = variables.find(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
-    empty.map(|variable| variable.to_string_lossy().into_owned())
+    let wrong =
+        variables.find(|name| std::env::var_os(name).is_some_and(|set| set.to_string_lossy() == value));
+    wrong.filter(|_| !is_given).map(OsStr::to_owned)
+}
+
+/// The flag whose value begins like a flag, since it is negative.
+fn flag_before_negative(wrong: &str) -> Option<String> {
+    wrong.strip_prefix('-').filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))?;
+    let value_at = arguments().position(|given| given.starts_with(wrong))?;
+    arguments().nth(value_at.checked_sub(1)?).filter(|before| before.starts_with("--") && before.len() > 2)
+}
+
+fn arguments() -> impl Iterator<Item = String> {
+    std::env::args_os().map(|argument| argument.to_string_lossy().into_owned())
 }
 
 /// Whether a word that is no command stands behind flags of the gateway.

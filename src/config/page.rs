@@ -12,11 +12,12 @@ const HEAD: &str = "# Settings
 This page is made of the flags. `fencepost --help` says the same for your version.
 
 Most flags are also environment variables. A flag wins over its variable. If a setting is wrong, `fencepost` does not start: it says in
-one line what is wrong, and exits with 2.
+one line what is wrong, and exits with 2. Only the [variables of OpenTelemetry](operations/metrics.md#traces) are not checked.
 
 - DURATION has a unit: `500ms`, `30s`, `2m`, `1h30m`.
 - FILE is a path. HOST:PORT is an address or a name, and a port.
-- A flag without a value is off unless you give it. Its variable is `true` or `false`.
+- A flag without a value is off unless you give it. Its variable is `true` or `false`, which may also be written as `yes`, `no`, `on`,
+  `off`, `1` and `0`.
 - A flag of the gateway must not be empty. Most empty variables are refused as well. An empty variable counts as not set if it is a
   switch, or one of these: `FENCEPOST_KEYS`, `FENCEPOST_AUDIT_LOG`, `FENCEPOST_METRICS_LISTEN`, `FENCEPOST_OTLP_ENDPOINT`,
   `FENCEPOST_ALLOW_HOST`, `FENCEPOST_CORS_ORIGIN`, `FENCEPOST_TERRAFORM`, `FENCEPOST_ONCE_MEMORY`, `FENCEPOST_REDIS_ACCEPT`,

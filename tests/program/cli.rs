@@ -70,6 +70,11 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
         (&["--min-ttl", "0s"], "--min-ttl"),
         (&["--min-ttl", "10ms", "--max-ttl", "1ms"], "--max-ttl"),
         (&["--max-ttl", "400days"], "--max-ttl"),
+        // The setting that is wrong is named, and not one that follows from it.
+        (&["--max-ttl", "0s"], "--max-ttl: must be from 1ms to 366days"),
+        (&["--min-ttl", "400days"], "--min-ttl: must be from 1ms to 366days"),
+        (&["--threads", "-1"], "--threads: must not be below 0"),
+        (&["run", "--wait", "-1s", "k", "--", "true"], "--wait: must not be below 0"),
         (&["--max-wait", "2h"], "--max-wait"),
         (&["--mark-ttl", "1s"], "--mark-ttl"),
         (&["--mark-ttl", "1m", "--max-wait", "1m"], "--mark-ttl"),
@@ -374,6 +379,28 @@ async fn settings_come_from_the_environment_too() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("--default-ttl"), "{stderr}");
+}
+
+#[test]
+fn a_wrong_setting_of_a_variable_is_told_with_the_name_of_the_variable() {
+    for (variable, value, flag) in [
+        ("FENCEPOST_MAX_TTL", "0s", "--max-ttl"),
+        ("FENCEPOST_MAX_TTL", "30", "--max-ttl"),
+        ("FENCEPOST_LOG_LEVEL", "inof", "--log-level"),
+        ("FENCEPOST_STORE", "nonsense", "--store"),
+        ("FENCEPOST_THREADS", "-1", "--threads"),
+    ] {
+        let told = format!("(in the variable {variable})");
+        let mut command = bare_command();
+        let output = command.env(variable, value).stderr(Stdio::piped()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.lines().count() == 1 && stderr.contains(flag) && stderr.contains(&told), "{stderr}");
+        // The flag stands above its variable.
+        let output = command.args([flag, value]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && !stderr.contains(&told), "{stderr}");
+    }
 }
 
 #[test]
