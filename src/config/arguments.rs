@@ -1,8 +1,10 @@
 //! The arguments of the program, and one line for each way in which they can be wrong.
 
+use std::any::TypeId;
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::num::{ParseFloatError, ParseIntError};
+use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -19,14 +21,54 @@ pub struct Given {
 
 /// Reads the arguments and the environment.
 pub fn read_arguments() -> Result<(Action, Given), clap::Error> {
-    let mut command = Cli::command();
-    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let mut command = without_strange_variables(Cli::command(), &arguments);
+    let matches = command.try_get_matches_from_mut(&arguments);
+    let matches = matches.map_err(|error| match unreadable_variable(&command, &arguments) {
+        Some(variable) if error.kind() == ErrorKind::InvalidUtf8 => {
+            let problem =
+                format!("the variable {variable} is not UTF-8: give it another value, or remove it");
+            command.error(ErrorKind::InvalidUtf8, problem)
+        }
+        _ => error,
+    })?;
     let action = Cli::from_arg_matches(&matches)?.into_command();
     let mut given = innermost(command, matches);
     let is_of_gateway = matches!(action, Action::Serve(_) | Action::Check(_));
     // An empty owner or prefix means something to a client.
     given.refuse_empty(|flag| is_of_gateway || ["ca-file", "api-key-file"].contains(&flag))?;
     Ok((action, given))
+}
+
+/// The flags of the gateway stand above all commands. A variable of theirs must not end a job that has no such flag, nor one that has it
+/// written down. `check` reads the others too: it is about the variables of a gateway.
+fn without_strange_variables(command: Command, arguments: &[OsString]) -> Command {
+    let Some(named) = arguments.get(1).and_then(|word| command.find_subcommand(word)) else { return command };
+    let is_check = named.get_name() == "check";
+    let own: Vec<_> = named.get_arguments().map(|flag| flag.get_id().clone()).collect();
+    command.mut_args(|flag| match is_check && !own.contains(flag.get_id()) {
+        true => flag,
+        false => flag.env(None::<&str>),
+    })
+}
+
+/// The first variable that is read as a text and is not UTF-8; none where an argument may be what is wrong.
+fn unreadable_variable(command: &Command, arguments: &[OsString]) -> Option<String> {
+    let words = arguments.get(1..)?;
+    if words.iter().take_while(|word| *word != "--").any(|word| word.to_str().is_none()) {
+        return None;
+    }
+    let mut named = command;
+    for word in words {
+        let Some(inner) = named.find_subcommand(word) else { break };
+        named = inner;
+    }
+    let is_text = |flag: &&Arg| flag.get_value_parser().type_id() != TypeId::of::<PathBuf>();
+    let flags = command.get_arguments().chain(named.get_arguments());
+    let mut variables = flags.filter(is_text).filter_map(Arg::get_env);
+    let unreadable =
+        variables.find(|name| std::env::var_os(name).is_some_and(|value| value.to_str().is_none()));
+    unreadable.map(|variable| variable.to_string_lossy().into_owned())
 }
 
 /// The command that was named, of those within each other.

@@ -14,6 +14,7 @@ This page is made of the flags. `fencepost --help` says the same for your versio
 Most flags are also environment variables. A flag wins over its variable. If a setting is wrong, `fencepost` does not start: it says in
 one line what is wrong, and exits with 2. Only the [variables of OpenTelemetry](operations/metrics.md#traces) are not checked.
 
+- A command reads the variables of its own flags, and no others. `check` also reads those of the gateway.
 - DURATION has a unit: `500ms`, `30s`, `2m`, `1h30m`.
 - FILE is a path. HOST:PORT is an address or a name, and a port.
 - A flag without a value is off unless you give it. Its variable is `true` or `false`, which may also be written as `yes`, `no`, `on`,

@@ -1,5 +1,7 @@
 //! The command line: help, environment, and settings that cannot be.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
 use kit::gateway::{self, bare_command, run};
@@ -379,6 +381,62 @@ async fn settings_come_from_the_environment_too() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("--default-ttl"), "{stderr}");
+}
+
+/// A file of variables is often one for the gateway and for the jobs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_variable_of_the_gateway_ends_no_command_that_does_not_read_it() {
+    let gateway = Gateway::embedded(&[]).await;
+    let wrong: [(&str, &[u8]); 6] = [
+        ("FENCEPOST_LOG_LEVEL", b"trace"),
+        ("FENCEPOST_MAX_WAIT", b"60"),
+        ("FENCEPOST_THREADS", b""),
+        ("FENCEPOST_STORE_TIMEOUT", b"2"),
+        ("FENCEPOST_ALLOW_ANONYMOUS", b"maybe"),
+        ("FENCEPOST_STORE", b"redis://\xff"),
+    ];
+    let begun = |args: &[&str]| {
+        let mut command = bare_command();
+        command.args(args).env("FENCEPOST_URL", format!("http://{}", gateway.address));
+        command.envs(wrong.map(|(name, value)| (name, OsStr::from_bytes(value))));
+        command.output().unwrap()
+    };
+    for args in [
+        &["run", "k", "--", "true"][..],
+        &["once", "k", "--", "true"],
+        &["list"],
+        &["key", "new", "--name", "n", "--every-key", "--allow", "list"],
+        &["completions", "bash"],
+        &["openapi"],
+    ] {
+        let output = begun(args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    // A flag stands above its variable.
+    let output = begun(&["check", "--store", "memory:", "--store-timeout", "5s"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && !stderr.contains("--store-timeout"), "{stderr}");
+    for args in [&["serve"][..], &["check"], &[]] {
+        assert_eq!(begun(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_not_utf_8_is_told_by_its_name() {
+    for (args, variable) in [
+        (&["serve"][..], "FENCEPOST_STORE"),
+        (&[], "FENCEPOST_STORE"),
+        (&["list"], "FENCEPOST_URL"),
+        (&["run", "k", "--", "true"], "FENCEPOST_URL"),
+    ] {
+        let mut command = bare_command();
+        command.args(args).env(variable, OsStr::from_bytes(b"http://a\xff"));
+        let output = command.stderr(Stdio::piped()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let said =
+            format!("fencepost: the variable {variable} is not UTF-8: give it another value, or remove it\n");
+        assert_eq!((output.status.code(), stderr), (Some(2), said));
+    }
 }
 
 #[test]
