@@ -14,6 +14,8 @@ use crate::client::{GatewayAddresses, GatewaySettings};
 const API_KEY_VARIABLE: &str = "FENCEPOST_API_KEY";
 /// The authorities that are trusted instead of those of this machine, as for other programs.
 const AUTHORITIES_VARIABLE: &str = "SSL_CERT_FILE";
+/// A longer file is another file, and what were sent of it would only break the connection.
+const LONGEST_API_KEY: usize = 8192;
 
 /// Which gateways are asked.
 #[derive(Args, Clone)]
@@ -91,7 +93,7 @@ impl GatewayArgs {
     }
 
     fn api_key(&self) -> Result<Option<String>, SettingsError> {
-        let variable = std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+        let variable = std::env::var_os(API_KEY_VARIABLE).filter(|key| !key.is_empty());
         let file = self.api_key_file.as_deref().filter(|file| !file.as_os_str().is_empty());
         let (flag, key) = match (file, variable) {
             (None, None) => return Ok(None),
@@ -100,10 +102,12 @@ impl GatewayArgs {
                 return Err(SettingsError::new("--api-key-file", problem));
             }
             (Some(file), None) => ("--api-key-file", read_secret("--api-key-file", file)?),
-            (None, Some(key)) => (API_KEY_VARIABLE, key),
+            // What is not UTF-8 becomes what is not ASCII, and is refused below.
+            (None, Some(key)) => (API_KEY_VARIABLE, key.to_string_lossy().into_owned()),
         };
         let is_plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
         require(flag, is_plain, "one line of visible ASCII characters")?;
+        require(flag, key.len() <= LONGEST_API_KEY, &format!("at most {LONGEST_API_KEY} characters long"))?;
         Ok(Some(key))
     }
 }

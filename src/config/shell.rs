@@ -249,7 +249,10 @@ impl ListArgs {
 fn lease(gateway: &GatewayArgs, token: &TokenArgs, key: &str) -> Result<LeaseSettings, SettingsError> {
     let (flag, token) = match &token.token_file {
         Some(file) => ("--token-file", read_secret("--token-file", file)?),
-        None => (TOKEN_VARIABLE, std::env::var(TOKEN_VARIABLE).unwrap_or_default()),
+        None => {
+            let token = std::env::var_os(TOKEN_VARIABLE).unwrap_or_default();
+            (TOKEN_VARIABLE, token.to_string_lossy().into_owned())
+        }
     };
     if token.is_empty() {
         let problem = "there is no lease token: name its file by --token-file, or put it into LEASE_TOKEN";

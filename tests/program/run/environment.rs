@@ -1,5 +1,7 @@
 //! What the command is given: its environment, its arguments and its streams, untouched but for the lock.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
 use super::kit::Scene;
@@ -136,4 +138,31 @@ async fn the_key_of_the_gateway_comes_from_the_environment_or_a_file() {
     let mut both = with("FENCEPOST_API_KEY", "x");
     both.env("FENCEPOST_API_KEY_FILE", &file);
     scene.launch(both).end().await.expect_line(2, &["FENCEPOST_API_KEY"]);
+}
+
+/// Without it, a gateway without keys would be asked all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_cannot_be_sent_is_refused_and_does_not_count_as_not_set() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let file = scene.path("key").display().to_string();
+    std::fs::write(&file, "k".repeat(5_000_000)).unwrap();
+    let unreadable = OsStr::from_bytes(b"a\xff");
+    let rule = "must be one line of visible ASCII characters";
+    let mut command = scene.command(&["k", "--", "true"]);
+    command.env("FENCEPOST_API_KEY", unreadable);
+    scene.launch(command).end().await.expect_line(2, &["FENCEPOST_API_KEY", rule]);
+    let mut command = scene.command(&["--api-key-file", &file, "k", "--", "true"]);
+    command.env("FENCEPOST_API_KEY", unreadable);
+    scene.launch(command).end().await.expect_line(2, &["give one of them"]);
+    // It is another file that was meant. What is sent of it breaks the connection.
+    let too_long = scene.run(&["--api-key-file", &file, "k", "--", "true"]).await;
+    too_long.expect_line(2, &["--api-key-file", "at most 8192 characters"]);
+    // Nor does a lease token.
+    let mut release = kit::gateway::bare_command();
+    release.args(["release", "k"]).env("FENCEPOST_URL", &scene.url).env("LEASE_TOKEN", unreadable);
+    let output = release.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && said.contains("LEASE_TOKEN: "), "{said}");
+    assert!(!said.contains("there is no lease token"), "{said}");
 }
