@@ -19,10 +19,10 @@ pub mod shell;
 mod trouble;
 
 pub use addresses::GatewayAddresses;
-pub use ending::say;
 pub(crate) use ending::{
     ABANDONED, BUSY, CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, carry_out, exit_code,
 };
+pub use ending::{expect_descriptors, say};
 pub(crate) use gateway::{AcquireAnswer, Busy, Gateway, LOCK, RequestRefusal};
 pub(crate) use gateways::Gateways;
 pub(crate) use once::{StoredOutput, WorkOutput};

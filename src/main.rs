@@ -14,8 +14,8 @@ use fencepost::access::Keyring;
 use fencepost::api::{self, Admission, App, AppState, KnownHosts};
 use fencepost::audit::{Audit, Event};
 use fencepost::client::run::{self, RunSettings};
-use fencepost::client::say;
 use fencepost::client::shell;
+use fencepost::client::{expect_descriptors, say};
 use fencepost::clock::SystemClock;
 use fencepost::config::{
     Action, KeysFile, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
@@ -84,6 +84,7 @@ fn act(action: Action, held: HeldHangups) -> anyhow::Result<ExitCode> {
         Action::Check(args) => {
             let store = args.check()?;
             tell_unknown(unknown_variables());
+            expect_descriptors().context("cannot start")?;
             return Ok(check(&store));
         }
         Action::Run(args) => return run_command(|| args.check()),
@@ -147,6 +148,7 @@ fn serve_with_threads(settings: Settings, held: Option<HeldHangups>) -> anyhow::
         1 => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
     };
+    expect_descriptors().context("cannot start the threads")?;
     let runtime = builder.worker_threads(settings.threads).enable_all().build();
     runtime.context("cannot start the threads")?.block_on(serve(settings, held))
 }

@@ -7,6 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use tokio::runtime::Builder;
+
 use crate::log::unseen::{Form, escaped};
 
 /// Another client holds the lock (`EX_TEMPFAIL`).
@@ -23,6 +25,8 @@ pub(crate) const ABANDONED: u8 = 77;
 pub(crate) const REFUSED: u8 = 2;
 /// How long the reader of a line may take to make room for it.
 const LINE_MAY_TAKE: Duration = Duration::from_secs(2);
+/// How many files a command may open at the same moment: its own, and those of the libraries.
+const FILES_AT_ONCE: usize = 16;
 /// What shells add to the number of the signal that ended a command.
 const BY_SIGNAL: u8 = 128;
 
@@ -57,9 +61,18 @@ pub(crate) fn by_signal(number: i32) -> u8 {
     u8::try_from(number).map_or(u8::MAX, |number| BY_SIGNAL.saturating_add(number))
 }
 
+/// Finds out whether so many files can be opened as a command needs. Where one is missing, the runtime panics as it is built, and a
+/// lock that was taken might not be released.
+pub fn expect_descriptors() -> io::Result<()> {
+    let opened: io::Result<Vec<_>> = (0..FILES_AT_ONCE / 2).map(|_| io::pipe()).collect();
+    let told = |error| io::Error::other(format!("too few files can be opened, see ulimit -n: {error}"));
+    opened.map(drop).map_err(told)
+}
+
 /// Does the work of a command on this thread, and ends as it did.
 pub(crate) fn carry_out(work: impl Future<Output = Result<u8, CommandFailure>>) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let built = expect_descriptors().and_then(|()| Builder::new_current_thread().enable_all().build());
+    let runtime = match built {
         Ok(runtime) => runtime,
         Err(error) => return exit_code(Err(CommandFailure::not_possible(format!("cannot start: {error}")))),
     };

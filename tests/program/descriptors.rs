@@ -7,15 +7,13 @@ use std::process::{Command, Stdio};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpSocket, TcpStream};
 
-use kit::gateway::command;
+use kit::gateway::{bare_command, command};
 use kit::{Client, Gateway, PATIENCE};
 
-/// A gateway that is allowed 200 open files, and may ask for 600.
-async fn gateway(max_connections: &str) -> Gateway {
-    let args = ["--store", "memory:", "--max-connections", max_connections];
-    let program = command(&args);
+/// The same program, started by a shell that sets these limits before.
+fn within(limits: &str, program: &Command) -> Command {
     let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -Sn 200 && ulimit -Hn 600 && exec \"$@\"", "sh"]);
+    shell.args(["-c", &format!("{limits} && exec \"$@\""), "sh"]);
     shell.arg(program.get_program()).args(program.get_args()).stdin(Stdio::null()).stdout(Stdio::null());
     for (name, value) in program.get_envs() {
         match value {
@@ -23,6 +21,13 @@ async fn gateway(max_connections: &str) -> Gateway {
             None => shell.env_remove(name),
         };
     }
+    shell
+}
+
+/// A gateway that is allowed 200 open files, and may ask for 600.
+async fn gateway(max_connections: &str) -> Gateway {
+    let args = ["--store", "memory:", "--max-connections", max_connections];
+    let shell = within("ulimit -Sn 200 && ulimit -Hn 600", &command(&args));
     Gateway::try_start_by(shell, &args).await.unwrap()
 }
 
@@ -69,4 +74,32 @@ async fn where_the_system_allows_too_few_there_are_fewer_connections() {
     assert!(ended.is_err(), "something was said on it");
     assert!(mine[0].try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
     Client::new(gateway.address).get("/healthz").send().await.expect(200);
+}
+
+/// The runtime panics without those that it needs, and a lock could be taken that cannot be released.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_too_few_files_can_be_opened_no_command_takes_a_lock_and_each_says_why() {
+    let gateway = Gateway::embedded(&[]).await;
+    let begun = |most: u32, args: &[&str]| {
+        let mut program = bare_command();
+        program.args(args).env("FENCEPOST_URL", format!("http://{}", gateway.address));
+        within(&format!("ulimit -n {most}"), &program).output().unwrap()
+    };
+    for most in [5, 6, 7, 8, 10, 12] {
+        for (args, status) in [
+            (&["run", "k", "--", "true"][..], 71),
+            (&["once", "k", "--", "true"], 71),
+            (&["list"], 71),
+            (&["acquire", "k"], 71),
+            (&["check", "--store", "memory:"], 1),
+            (&["serve", "--store", "memory:", "--listen", "127.0.0.1:0"], 1),
+        ] {
+            let output = begun(most, args);
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(status), "{most} {args:?}: {said}");
+            assert!(said.lines().count() == 1 && said.contains("ulimit -n"), "{most} {args:?}: {said}");
+        }
+    }
+    Client::new(gateway.address).get("/locks/k").send().await.expect(404);
+    assert_eq!(begun(24, &["run", "k", "--", "true"]).status.code(), Some(0));
 }

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::signals::{PASSED_ON, Signals};
 use super::{conceal, exit_status};
-use crate::client::{CommandFailure, exit_code};
+use crate::client::{CommandFailure, exit_code, expect_descriptors};
 
 /// The `si_code` of a signal that the kernel sends by itself, as for a key of the terminal.
 const FROM_KERNEL: i32 = 0x80;
@@ -52,6 +52,7 @@ fn has_children() -> bool {
 
 fn start_and_follow() -> io::Result<WaitStatus> {
     conceal()?;
+    expect_descriptors()?;
     // From here on no signal ends this process. Handlers are not inherited, as what is ignored or blocked would be.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let mut early = runtime.block_on(async { Signals::catch() })?;
