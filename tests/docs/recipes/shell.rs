@@ -201,6 +201,8 @@ async fn commands_wait_for_their_turn(scene: Scene) {
         |name: &str| scene.script("in-turn", &["deploy", "sh", "-c", job, "sh", name]).spawn().unwrap();
     let mut jobs = vec![start("a")];
     eventually("the first job runs", async || scene.shell.path("runs").exists()).await;
+    let held = scene.client.get("/locks/deploy").send().await.expect(200).json();
+    assert!(held["owner"].as_str().is_some_and(|owner| !owner.is_empty()), "{held}");
     for (number, name) in ["b", "c"].into_iter().enumerate() {
         jobs.push(start(name));
         waiters(number as u64 + 1).await;
@@ -260,15 +262,44 @@ async fn what_no_waiting_mends_ends_a_script_at_once() {
         ("in-turn", "/dev/null", "deploy: no lock: HTTP 000"),
         ("hold", "/dev/null", "deploy: no lock: no answer"),
         ("hold", "missing.curl", "deploy: no lock: no answer"),
+        ("in-turn", "missing.curl", "deploy: no lock: HTTP "),
+        ("try-lock", "keyless.curl", "deploy: refused: {\"type\":\"/problems/key-required\""),
+        ("try-lock", "/dev/null", "deploy: cannot ask"),
+        ("try-lock", "missing.curl", "deploy: cannot ask"),
     ] {
-        let mut command = scene.script(script, &["deploy", "touch", "wrong"]);
+        let mut command = scene.script(script, arguments_of(script));
         command.env("FENCEPOST_CURL", settings);
         Scene::say(command).await.expect(2, said);
         assert!(!scene.shell.path("wrong").exists());
     }
-    let mut several = scene.script("hold", &["deploy", "touch", "wrong"]);
-    several.env("FENCEPOST_URL", "https://a.invalid,https://b.invalid");
-    Scene::say(several).await.expect(2, "deploy: no lock: no answer");
+    for (script, said) in [
+        ("hold", "deploy: no lock: no answer"),
+        ("in-turn", "deploy: no lock: HTTP 000"),
+        ("try-lock", "deploy: cannot ask"),
+    ] {
+        let mut several = scene.script(script, arguments_of(script));
+        several.env("FENCEPOST_URL", "https://a.invalid,https://b.invalid");
+        Scene::say(several).await.expect(2, said);
+    }
+}
+
+fn arguments_of(script: &str) -> &'static [&'static str] {
+    if script == "try-lock" { &["deploy", "5s"] } else { &["deploy", "touch", "wrong"] }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_without_what_it_needs_takes_no_lock_and_says_how_to_call_it() {
+    let scene = Scene::without_keys().await;
+    for (script, wrong, said) in [
+        ("hold", &[&[][..], &["k"]][..], "usage: hold NAME COMMAND…"),
+        ("in-turn", &[&[], &["k"]], "usage: in-turn NAME COMMAND…"),
+        ("try-lock", &[&[], &["k"], &["k", "5s", "true"]], "usage: try-lock NAME TTL"),
+    ] {
+        for arguments in wrong {
+            Scene::say(scene.script(script, arguments)).await.expect(2, said);
+        }
+    }
+    scene.client.get("/locks/k").send().await.expect(404);
 }
 
 /// Cron starts it in another directory.
