@@ -97,11 +97,19 @@ impl AcquireSettings {
         self.all_keys().map(|key| format!("{:?}", key.as_str())).collect::<Vec<_>>().join(", ")
     }
 
+    /// How a sentence about it goes on, for one lock and for several.
+    pub(crate) fn said_of(&self, one: &'static str, several: &'static str) -> &'static str {
+        if self.others.is_empty() { one } else { several }
+    }
+
     /// What is said of it if this process may have it, and could not release it.
     pub(crate) fn left_behind(&self) -> &'static str {
         match self.once {
             Some(_) => "the work may stay blocked until its lease ends",
-            None => "the lock may stay taken until its ttl ends",
+            None => self.said_of(
+                "the lock may stay taken until its ttl ends",
+                "the locks may stay taken until their ttl ends",
+            ),
         }
     }
 }

@@ -21,7 +21,8 @@ impl GatewayAddresses {
                 1 => "the address".to_owned(),
                 count => format!("address {} of {count}", index + 1),
             };
-            let address = parse_one(part).map_err(|problem| format!("{which} {problem}"))?;
+            let address =
+                parse_one(part, parts.len() == 1).map_err(|problem| format!("{which} {problem}"))?;
             if let Some(same) = addresses.iter().position(|other| *other == address) {
                 return Err(format!("{which} is the same as address {}: write each gateway once", same + 1));
             }
@@ -46,15 +47,17 @@ impl GatewayAddresses {
 }
 
 /// Reads the address of one gateway.
-fn parse_one(text: &str) -> Result<Url, String> {
+fn parse_one(text: &str, is_alone: bool) -> Result<Url, String> {
     if text.is_empty() {
         return Err("is empty: write http://HOST:PORT or https://HOST:PORT".into());
     }
     if !["http://", "https://"].iter().any(|scheme| text.starts_with(scheme)) {
         return Err("must begin with http:// or https:// (in a password, write a comma as %2C)".into());
     }
-    let mut url =
-        Url::parse(text).map_err(|error| format!("is not usable ({error}): write http://HOST:PORT"))?;
+    let mut url = Url::parse(text).map_err(|error| {
+        let comma = if is_alone { "" } else { " (in a password, write a comma as %2C)" };
+        format!("is not usable ({error}): write http://HOST:PORT{comma}")
+    })?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err("must have neither ? nor # (in a password, write them as %3F and %23)".into());
     }
@@ -135,7 +138,11 @@ mod tests {
             ("http://a,http://b,http://A:80/", "address 3 of 3", "the same as address 1"),
             ("http://user:hunter2@a:99999", "the address", "write http://HOST:PORT"),
             ("http://user:hunter2@", "the address", "write http://HOST:PORT"),
-            ("http://u:hunter,2@a", "address 1 of 2", "write http://HOST:PORT"),
+            (
+                "http://u:hunter,2@a",
+                "address 1 of 2",
+                "write http://HOST:PORT (in a password, write a comma as %2C)",
+            ),
             ("http://a?x", "the address", "neither ? nor #"),
         ] {
             let problem = names(text).unwrap_or_else(|problem| vec![problem]).concat();

@@ -295,6 +295,10 @@ impl GatewayReply<'_> {
         if self.status == 401 && !self.asked.headers.contains_key(AUTHORIZATION) {
             return "it asks for an API key: name the file of yours by --api-key-file".to_owned();
         }
+        // What the gateway says more is for those who write requests.
+        if problem.kind == NOT_BEGUN {
+            return "its place was given up, broken or lost".to_owned();
+        }
         match problem.detail.char_indices().nth(LONGEST_REASON) {
             Some((end, _)) => format!("{}…", &problem.detail[..end]),
             None => problem.detail,

@@ -155,9 +155,9 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
                     Ok(code)
                 }
                 _ => {
-                    let name = lock.name();
+                    let (name, is) = (lock.name(), lock.said_of("is", "are"));
                     say(&format!(
-                        "something that the command started could not be ended: {name} is not released"
+                        "something that the command started could not be ended: {name} {is} not released"
                     ));
                     Ok(code)
                 }

@@ -112,7 +112,7 @@ impl CommandSupervisor<'_> {
         let keys = self.settings.lock.keys();
         let why = match self.state.gone.take() {
             Some(reason) => {
-                let one = if self.settings.lock.others.is_empty() { "" } else { "one of " };
+                let one = self.settings.lock.said_of("", "one of ");
                 format!("{one}{} was lost: {reason}", self.settings.lock.name())
             }
             None if now >= self.lease.ends_at() => {

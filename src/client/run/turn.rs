@@ -73,7 +73,7 @@ impl NotTaken {
         let verb = if settings.once.is_some() { "begin" } else { "take" };
         let (status, problem) = match &self.cause {
             Cause::Signal(signal) => (by_signal(signal.as_raw()), String::new()),
-            Cause::Busy => (busy, format!("{name} is busy: {reason}")),
+            Cause::Busy => (busy, format!("{name} {} busy: {reason}", settings.said_of("is", "are"))),
             Cause::Abandoned => {
                 let why = "an earlier run may have done the work, and has stored no result: find out, then break the record, or run \
                            it without --no-takeover";

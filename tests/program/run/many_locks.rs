@@ -48,7 +48,7 @@ async fn it_is_busy_if_one_of_them_is_and_leaves_the_others_free() {
     scene
         .run(&["--wait", "0s", "c", "b", "a", "--", "true"])
         .await
-        .expect_line(75, &["busy", "\"c\", \"b\", \"a\""]);
+        .expect_line(75, &["the locks \"c\", \"b\", \"a\" are busy"]);
     for key in ["a", "c"] {
         assert_eq!(client.get(&format!("/locks/{key}")).send().await.status, 404, "{key} is free");
     }
