@@ -176,7 +176,8 @@ impl LockService {
     ) -> Result<Renewed, StoreError> {
         let hash = token.hash();
         let left = |lease, sent_at| lease_left(lease, sent_at).ok_or_else(renewed_too_late);
-        self.ledger.may_last(key, &hash, self.store_timeout + ttl.as_duration());
+        let asked_at = boottime();
+        self.ledger.may_last(key, &hash, asked_at + self.store_timeout + ttl.as_duration());
         // Repeating is safe: the last renewal to arrive is the one that counts, and it is answered.
         let renew = &Renew { key: key.clone(), token: hash, ttl, by }.into();
         let settled = self
@@ -195,9 +196,11 @@ impl LockService {
         }
         match (&renewed, account) {
             (Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease), Some(account)) => {
-                self.ledger.holds(key, hash, lease, account, None);
+                self.ledger.holds(key, hash, lease, None, account, None);
             }
-            (Renewed::NotHeld | Renewed::HeldByAnother, _) => self.ledger.lost(key, &hash),
+            (Renewed::NotHeld | Renewed::HeldByAnother, _) => {
+                self.ledger.lost(key, &hash, asked_at, renewed == Renewed::NotHeld);
+            }
             _ => {}
         }
         Ok(renewed)
@@ -209,13 +212,14 @@ impl LockService {
         // A client's token stays freed, and its answer is kept, so that a late PUT or a repetition changes nothing.
         let tombstone = if token.is_server_made() { Tombstone::None } else { Tombstone::Final };
         let release = Release { key: key.clone(), token: hash, tombstone };
+        let asked_at = boottime();
         let settled = self.settle_call(self.deadline(), release).await;
         let Settled { answer: ReleaseEffect { answer, ended }, in_doubt } =
             self.watch.or_unclear(key, settled)?;
         match ended {
             Some(ended) => self.ledger.ended(key, ended),
             // All that is known is that the token does not hold the lock any more.
-            None => self.ledger.lost(key, &hash),
+            None => self.ledger.lost(key, &hash, asked_at, answer == Released::NotHeld),
         }
         match ended {
             Some(ended) => self.watch.tell(key, || Doing::Released(ended)),

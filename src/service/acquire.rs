@@ -60,19 +60,26 @@ impl LockService {
             }
         }
         let (key, is_full) = (request.key.clone(), request.tenant.is_full);
-        let asked_by = request.token.as_ref().map(LeaseToken::hash);
-        if let Some(hash) = &asked_by {
+        let min_hold = request.terms.min_hold;
+        let asked_by = request.token.as_ref().map(|token| (token.hash(), boottime()));
+        if let Some((hash, asked_at)) = &asked_by {
             // It may hold the lock already, and its lease is made longer then, even if the client does not hear of it.
-            self.ledger.may_last(&key, hash, request.wait + self.store_timeout + request.ttl.as_duration());
+            let longest = request.wait + self.store_timeout + request.ttl.as_duration();
+            self.ledger.may_last(&key, hash, *asked_at + longest);
         }
         let mut acquisition = self.acquire_uncounted(attempt, made, request, &mut room).await?;
-        if let Outcome::NotTaken(NotAcquired::Refused(_) | NotAcquired::TokenReleased) = &acquisition.outcome
-        {
-            asked_by.iter().for_each(|hash| self.ledger.lost(&key, hash));
+        match (&acquisition.outcome, asked_by) {
+            // Then the token may hold it.
+            (Outcome::NotTaken(NotAcquired::Refused(Refusal { holder_unknown: true, .. })), _) => {}
+            (
+                Outcome::NotTaken(NotAcquired::Refused(_) | NotAcquired::TokenReleased),
+                Some((hash, asked_at)),
+            ) => self.ledger.lost(&key, &hash, asked_at, false),
+            _ => {}
         }
         match &acquisition.outcome {
             Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, ..) => {
-                self.ledger.holds(&key, acquisition.token.hash(), lease, &account, room);
+                self.ledger.holds(&key, acquisition.token.hash(), lease, min_hold, &account, room);
             }
             // It gets no lock in any case, so it does not matter whether its token was released before.
             Outcome::NotTaken(NotAcquired::TokenReleased) if is_full => {

@@ -17,6 +17,9 @@ use crate::clock::boottime;
 use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey, Sharing, Slots, TokenHash};
 use crate::store::{Inspect, MeteredStore};
 
+#[cfg(test)]
+mod tests;
+
 /// The pause between two looks at locks that may have ended elsewhere.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 /// The pause before an account is looked through again.
@@ -84,9 +87,19 @@ type Place = (LockKey, u16);
 
 struct Held {
     number: FencingToken,
-    token: TokenHash,
+    /// `None` once the grant has ended, and the lock is kept for the rest of its `min_hold`.
+    token: Option<TokenHash>,
+    counted_at: Duration,
     ends_at: Duration,
+    /// The end of its `min_hold`, as far as this gateway knows it.
+    kept_until: Duration,
     counted: Counted,
+}
+
+impl Held {
+    fn is_by(&self, token: &TokenHash) -> bool {
+        self.token.as_ref() == Some(token)
+    }
 }
 
 impl Books {
@@ -105,6 +118,13 @@ impl Books {
     fn lasts_until(&mut self, place: &Place, ends_at: Duration) {
         if let Some(held) = self.remove(place) {
             self.put(place, Held { ends_at, ..held });
+        }
+    }
+
+    /// The grant has ended. Only time or its number ends what is left: its token may be shown again, and proves nothing any more.
+    fn keep_until(&mut self, place: &Place, ends_at: Duration) {
+        if let Some(held) = self.remove(place).filter(|_| ends_at > boottime()) {
+            self.put(place, Held { ends_at, token: None, ..held });
         }
     }
 
@@ -161,12 +181,13 @@ impl Ledger {
         !is_reviewed
     }
 
-    /// The token holds the lock by this lease.
+    /// The token holds the lock by this lease. If it ends before its `min_hold` is over, it may be kept.
     pub(super) fn holds(
         &self,
         key: &LockKey,
         token: TokenHash,
         lease: &Lease,
+        min_hold: Option<Duration>,
         account: &Account,
         room: Option<Counted>,
     ) {
@@ -178,11 +199,15 @@ impl Ledger {
         match books.held.get(&place) {
             // It belongs to the account that took it, even if another one renews it. News overtake each other.
             Some(held) if held.number > number => {}
-            Some(held) if held.number == number => books.lasts_until(&place, ends_at),
+            Some(held) if held.number == number => {
+                let kept_until = if held.token.is_none() { held.ends_at } else { Duration::ZERO };
+                books.lasts_until(&place, ends_at.max(kept_until));
+            }
             _ => {
                 let counted = room.unwrap_or_else(|| Counted::new(account));
+                let (token, kept_until) = (Some(token), now + min_hold.unwrap_or_default());
                 // The grant before it is over, whosever that was.
-                books.put(&place, Held { number, token, ends_at, counted });
+                books.put(&place, Held { number, token, counted_at: now, ends_at, kept_until, counted });
             }
         }
         // A lock that is held alone has no slots, and one that is held by slots is not held alone.
@@ -193,17 +218,17 @@ impl Ledger {
         self.size.store(books.held.len(), Ordering::Relaxed);
     }
 
-    /// A request may make the token's lease this long. The lock counts for so long until an answer says more: the answer may be lost.
-    pub(super) fn may_last(&self, key: &LockKey, token: &TokenHash, longest: Duration) {
-        let ends_at = boottime() + longest;
-        let is_it = |_: &Place, held: &Held| held.token == *token && held.ends_at < ends_at;
+    /// A request may make the token's lease last until then. The lock counts for so long until an answer says more: the answer may
+    /// be lost.
+    pub(super) fn may_last(&self, key: &LockKey, token: &TokenHash, ends_at: Duration) {
+        let is_it = |_: &Place, held: &Held| held.is_by(token) && held.ends_at < ends_at;
         self.change(key, is_it, |books, place| books.lasts_until(place, ends_at));
     }
 
     /// The lease goes on, as its keeper says.
     pub(super) fn lasts(&self, key: &LockKey, lease: &Lease) {
         let ends_at = boottime() + Duration::from_millis(lease.left_ms);
-        let is_it = |_: &Place, held: &Held| held.number == lease.fencing_token;
+        let is_it = |_: &Place, held: &Held| held.number == lease.fencing_token && held.token.is_some();
         self.change(key, is_it, |books, place| books.lasts_until(place, ends_at));
     }
 
@@ -214,13 +239,18 @@ impl Ledger {
         };
         self.change(key, is_over, |books, place| match ended.kept_ms {
             0 => drop(books.remove(place)),
-            kept_ms => books.lasts_until(place, boottime() + Duration::from_millis(kept_ms)),
+            kept_ms => books.keep_until(place, boottime() + Duration::from_millis(kept_ms)),
         });
     }
 
-    /// The token does not hold the lock.
-    pub(super) fn lost(&self, key: &LockKey, token: &TokenHash) {
-        self.change(key, |_, held| held.token == *token, |books, place| drop(books.remove(place)));
+    /// The token does not hold the lock, a request found that was sent at `asked_at`. It says nothing of what was granted since.
+    /// Unless the lock was free, it may be kept: another gateway, or a copy of the request, may have released it.
+    pub(super) fn lost(&self, key: &LockKey, token: &TokenHash, asked_at: Duration, was_free: bool) {
+        let is_it = |_: &Place, held: &Held| held.is_by(token) && held.counted_at < asked_at;
+        self.change(key, is_it, |books, place| {
+            let kept_until = books.held.get(place).map_or(Duration::ZERO, |held| held.kept_until);
+            books.keep_until(place, if was_free { Duration::ZERO } else { kept_until });
+        });
     }
 
     fn change(
@@ -276,101 +306,4 @@ pub(super) async fn review(ledger: Arc<Ledger>, account: Account, store: Metered
 fn may_be_among(sharing: &Sharing<Vec<Lease>>, number: FencingToken) -> bool {
     let are_all_named = usize::try_from(sharing.held).is_ok_and(|held| held <= sharing.holders.len());
     !are_all_named || sharing.holders.iter().any(|lease| lease.fencing_token == number)
-}
-
-#[cfg(test)]
-mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
-
-    use super::*;
-    use crate::lock::Slot;
-
-    fn lease(number: u64, left_ms: u64) -> Lease {
-        Lease {
-            fencing_token: FencingToken::new(number).unwrap(),
-            left_ms,
-            note: Default::default(),
-            is_released: false,
-            slot: None,
-        }
-    }
-
-    fn key(name: &str) -> LockKey {
-        LockKey::parse(name.as_bytes()).unwrap()
-    }
-
-    #[test]
-    fn what_is_held_counts_until_it_is_known_to_have_ended() {
-        let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 2 });
-        let (token, hour_ms) = (TokenHash::from_bytes([1; 32]), 3_600_000);
-        let take = |name: &str, number, ms| match ledger.room(&key(name), Slots::ONE, &account) {
-            Room::Free(room) => {
-                ledger.holds(&key(name), token, &lease(number, ms), &account, room);
-                true
-            }
-            Room::Full => false,
-        };
-        let count = || account.count.load(Ordering::Relaxed);
-        assert!(take("a", 1, hour_ms) && take("b", 2, hour_ms) && !take("c", 3, hour_ms));
-        // The same lock anew takes no further room, and news of the grant before do not end this one.
-        assert!(take("a", 4, hour_ms));
-        ledger.ended(&key("a"), Ended { fencing_token: lease(1, 1).fencing_token, kept_ms: 0 });
-        assert_eq!(count(), 2);
-        ledger.ended(&key("a"), Ended { fencing_token: lease(4, 1).fencing_token, kept_ms: hour_ms });
-        assert_eq!(count(), 2, "it is kept for its min_hold");
-        ledger.ended(&key("a"), Ended { fencing_token: lease(4, 1).fencing_token, kept_ms: 0 });
-        assert_eq!(count(), 1);
-        ledger.lost(&key("b"), &TokenHash::from_bytes([2; 32]));
-        assert_eq!(count(), 1, "another token never held it");
-        ledger.lost(&key("b"), &token);
-        assert_eq!(count(), 0);
-        // A lease that is over counts no more, and a room that was not used is given back.
-        assert!(take("d", 5, 0) && take("e", 6, hour_ms) && take("f", 7, hour_ms) && !take("g", 8, hour_ms));
-        ledger.ended(&key("f"), Ended { fencing_token: lease(7, 1).fencing_token, kept_ms: 0 });
-        drop(ledger.room(&key("h"), Slots::ONE, &account));
-        assert_eq!(count(), 1);
-        // What was granted elsewhere counts once it is renewed here, also beyond the most.
-        for number in 10..13 {
-            ledger.holds(&key(&number.to_string()), token, &lease(number, hour_ms), &account, None);
-        }
-        assert_eq!((count(), ledger.size.load(Ordering::Relaxed)), (4, 4));
-        // Another's grant takes the place of it.
-        let other = Account { count: Arc::default(), most: 1 };
-        ledger.holds(&key("e"), token, &lease(20, hour_ms), &other, None);
-        assert_eq!((count(), other.count.load(Ordering::Relaxed)), (3, 1));
-        let books = ledger.books.lock();
-        assert_eq!((books.held.len(), books.ends.len()), (4, 4));
-    }
-
-    #[test]
-    fn each_slot_of_a_lock_counts() {
-        let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 3 });
-        let token = |byte| TokenHash::from_bytes([byte; 32]);
-        let slot = |number, at| Lease {
-            slot: Some(Slot { number: at, slots: Slots::MOST }),
-            ..lease(number, 9_000)
-        };
-        let takes = |by, lease: Lease, slots| match ledger.room(&key("a"), slots, &account) {
-            Room::Free(room) => {
-                ledger.holds(&key("a"), token(by), &lease, &account, room);
-                true
-            }
-            Room::Full => false,
-        };
-        let count = || account.count.load(Ordering::Relaxed);
-        for number in 1..=3 {
-            assert!(takes(number, slot(number.into(), number.into()), Slots::MOST));
-        }
-        assert!(count() == 3 && !takes(4, slot(4, 4), Slots::MOST));
-        // Who has one already is told of it again, and it is the same.
-        ledger.holds(&key("a"), token(2), &slot(2, 2), &account, None);
-        assert_eq!(count(), 3);
-        ledger.ended(&key("a"), Ended { fencing_token: lease(2, 1).fencing_token, kept_ms: 0 });
-        ledger.lost(&key("a"), &token(3));
-        assert_eq!(count(), 1);
-        // A grant of the lock alone has no others beside it.
-        assert!(takes(5, slot(5, 2), Slots::MOST) && takes(6, lease(6, 9_000), Slots::ONE));
-        assert_eq!((count(), ledger.size.load(Ordering::Relaxed)), (1, 1));
-        assert!(takes(7, slot(7, 1), Slots::MOST) && count() == 1);
-    }
 }

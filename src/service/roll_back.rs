@@ -293,8 +293,9 @@ impl Armed {
             self.was_deleted |= match &self.of {
                 GrantOf::Lock => {
                     let call = RollBack { key, token, attempt, ticket: self.ticket, known: self.known() };
+                    let asked_at = boottime();
                     let rolled_back = self.cleaner.store.call(call, until).await?;
-                    self.tell(rolled_back);
+                    self.tell(rolled_back, asked_at);
                     matches!(rolled_back, RolledBack::Ended { .. })
                 }
                 GrantOf::Record(records) => {
@@ -319,8 +320,8 @@ impl Armed {
         KnownTo::Connection { number: lease.fencing_token, told_for }
     }
 
-    /// Tells those who watch what has become of it.
-    fn tell(&self, rolled_back: RolledBack) {
+    /// Tells those who watch what has become of it, as the store was asked at that time.
+    fn tell(&self, rolled_back: RolledBack, asked_at: Duration) {
         let lease = self.told.as_ref().map(|(lease, _)| lease);
         let number = self.granted.or(lease.map(|lease| lease.fencing_token));
         let doing = match (rolled_back, number, lease) {
@@ -338,7 +339,9 @@ impl Armed {
         match &doing {
             Doing::Released(ended) => ledger.ended(&self.key, *ended),
             Doing::Renewed(lease) => ledger.lasts(&self.key, lease),
-            _ if matches!(rolled_back, RolledBack::Ended { .. }) => ledger.lost(&self.key, &self.token),
+            _ if matches!(rolled_back, RolledBack::Ended { .. }) => {
+                ledger.lost(&self.key, &self.token, asked_at, true);
+            }
             _ => {}
         }
         self.cleaner.watch.tell(&self.key, || doing);

@@ -210,3 +210,66 @@ async fn a_key_that_says_nothing_has_as_many_locks_as_the_gateway_says() {
         client.put(&format!("/locks/{n}")).send().await.expect(201);
     }
 }
+
+/// A repeated release is what a client sends that has heard nothing, and its token may be shown in any other way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_kept_counts_however_often_its_token_is_shown() {
+    let redis = RedisServer::start().await;
+    let mut file = KeysFile::new();
+    let (key, other) = (limited(&mut file, 1), file.add("other", ALL));
+    file.write();
+    let flag = file.flag();
+    let flags = [flag[0].as_str(), &flag[1]];
+    let gateways = (Gateway::on_redis(&redis, &flags).await, Gateway::on_redis(&redis, &flags).await);
+    let (here, there) = (Client::new(gateways.0.address), Client::new(gateways.1.address));
+    for (lock, releases) in [("again", [&here, &here]), ("elsewhere", [&there, &here])] {
+        let (path, token) = (format!("/locks/{lock}"), fresh_token());
+        here.put(&format!("{path}?ttl=1h&min_hold=1h")).key(&key).token(&token).send().await.expect(201);
+        for client in releases {
+            client.delete(&path).key(&key).token(&token).send().await.expect(204);
+        }
+        here.put(&path).key(&key).token(&token).send().await.expect_problem(409, "token-released");
+        here.patch(&path).key(&key).token(&token).send().await.expect_problem(409, "token-released");
+        here.put("/locks/more").key(&key).send().await.expect_problem(429, "too-many-locks");
+        here.delete(&format!("{path}?force=true")).key(&other).send().await.expect(204);
+        eventually("what was broken makes room", async || {
+            let taken = here.put("/locks/more").key(&key).send().await;
+            if taken.status == 201 {
+                here.delete("/locks/more").key(&key).token(&taken.token()).send().await.expect(204);
+            }
+            taken.status == 201
+        })
+        .await;
+    }
+}
+
+/// On Redis it takes a second round trip to find that a token holds nothing, and its grant may come meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_that_are_overtaken_by_the_grant_of_their_token_uncount_nothing() {
+    const MOST: usize = 3;
+    let redis = RedisServer::start().await;
+    let mut file = KeysFile::new();
+    let key = limited(&mut file, MOST);
+    file.write();
+    let flag = file.flag();
+    let gateway = Gateway::on_redis(&redis, &[flag[0].as_str(), &flag[1]]).await;
+    let client = Client::new(gateway.address);
+    let mut held = Vec::new();
+    for n in 0..600 {
+        let (path, token) = (format!("/locks/{n}?ttl=1h"), fresh_token());
+        let renew = client.patch(&path).key(&key).token(&token).send();
+        let take = client.put(&path).key(&key).token(&token).send();
+        let (_, taken) = tokio::join!(renew, take);
+        if taken.status != 429 {
+            taken.expect(201);
+            held.push((n, token));
+        }
+        assert!(held.len() <= MOST, "{} are held", held.len());
+        if held.len() == MOST {
+            client.put("/locks/more").key(&key).send().await.expect_problem(429, "too-many-locks");
+            let (n, token) = held.remove(0);
+            client.delete(&format!("/locks/{n}")).key(&key).token(&token).send().await.expect(204);
+        }
+    }
+    assert!(!held.is_empty());
+}

@@ -1,0 +1,145 @@
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+use super::*;
+use crate::lock::Slot;
+
+/// When a request is sent of which a test does not say when: after all grants.
+const LATER: Duration = Duration::MAX;
+
+fn lease(number: u64, left_ms: u64) -> Lease {
+    Lease {
+        fencing_token: FencingToken::new(number).unwrap(),
+        left_ms,
+        note: Default::default(),
+        is_released: false,
+        slot: None,
+    }
+}
+
+fn key(name: &str) -> LockKey {
+    LockKey::parse(name.as_bytes()).unwrap()
+}
+
+#[test]
+fn what_is_held_counts_until_it_is_known_to_have_ended() {
+    let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 2 });
+    let (token, hour_ms) = (TokenHash::from_bytes([1; 32]), 3_600_000);
+    let take = |name: &str, number, ms| match ledger.room(&key(name), Slots::ONE, &account) {
+        Room::Free(room) => {
+            ledger.holds(&key(name), token, &lease(number, ms), None, &account, room);
+            true
+        }
+        Room::Full => false,
+    };
+    let count = || account.count.load(Ordering::Relaxed);
+    assert!(take("a", 1, hour_ms) && take("b", 2, hour_ms) && !take("c", 3, hour_ms));
+    // The same lock anew takes no further room, and news of the grant before do not end this one.
+    assert!(take("a", 4, hour_ms));
+    ledger.ended(&key("a"), Ended { fencing_token: lease(1, 1).fencing_token, kept_ms: 0 });
+    assert_eq!(count(), 2);
+    ledger.ended(&key("a"), Ended { fencing_token: lease(4, 1).fencing_token, kept_ms: hour_ms });
+    assert_eq!(count(), 2, "it is kept for its min_hold");
+    ledger.ended(&key("a"), Ended { fencing_token: lease(4, 1).fencing_token, kept_ms: 0 });
+    assert_eq!(count(), 1);
+    ledger.lost(&key("b"), &TokenHash::from_bytes([2; 32]), LATER, false);
+    assert_eq!(count(), 1, "another token never held it");
+    ledger.lost(&key("b"), &token, LATER, false);
+    assert_eq!(count(), 0);
+    // A lease that is over counts no more, and a room that was not used is given back.
+    assert!(take("d", 5, 0) && take("e", 6, hour_ms) && take("f", 7, hour_ms) && !take("g", 8, hour_ms));
+    ledger.ended(&key("f"), Ended { fencing_token: lease(7, 1).fencing_token, kept_ms: 0 });
+    drop(ledger.room(&key("h"), Slots::ONE, &account));
+    assert_eq!(count(), 1);
+    // What was granted elsewhere counts once it is renewed here, also beyond the most.
+    for number in 10..13 {
+        ledger.holds(&key(&number.to_string()), token, &lease(number, hour_ms), None, &account, None);
+    }
+    assert_eq!((count(), ledger.size.load(Ordering::Relaxed)), (4, 4));
+    // Another's grant takes the place of it.
+    let other = Account { count: Arc::default(), most: 1 };
+    ledger.holds(&key("e"), token, &lease(20, hour_ms), None, &other, None);
+    assert_eq!((count(), other.count.load(Ordering::Relaxed)), (3, 1));
+    let books = ledger.books.lock();
+    assert_eq!((books.held.len(), books.ends.len()), (4, 4));
+}
+
+#[test]
+fn each_slot_of_a_lock_counts() {
+    let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 3 });
+    let token = |byte| TokenHash::from_bytes([byte; 32]);
+    let slot =
+        |number, at| Lease { slot: Some(Slot { number: at, slots: Slots::MOST }), ..lease(number, 9_000) };
+    let takes = |by, lease: Lease, slots| match ledger.room(&key("a"), slots, &account) {
+        Room::Free(room) => {
+            ledger.holds(&key("a"), token(by), &lease, None, &account, room);
+            true
+        }
+        Room::Full => false,
+    };
+    let count = || account.count.load(Ordering::Relaxed);
+    for number in 1..=3 {
+        assert!(takes(number, slot(number.into(), number.into()), Slots::MOST));
+    }
+    assert!(count() == 3 && !takes(4, slot(4, 4), Slots::MOST));
+    // Who has one already is told of it again, and it is the same.
+    ledger.holds(&key("a"), token(2), &slot(2, 2), None, &account, None);
+    assert_eq!(count(), 3);
+    ledger.ended(&key("a"), Ended { fencing_token: lease(2, 1).fencing_token, kept_ms: 0 });
+    ledger.lost(&key("a"), &token(3), LATER, false);
+    assert_eq!(count(), 1);
+    // A grant of the lock alone has no others beside it.
+    assert!(takes(5, slot(5, 2), Slots::MOST) && takes(6, lease(6, 9_000), Slots::ONE));
+    assert_eq!((count(), ledger.size.load(Ordering::Relaxed)), (1, 1));
+    assert!(takes(7, slot(7, 1), Slots::MOST) && count() == 1);
+}
+
+/// A release, and so its repetition, a late copy of the `PUT` and a renewal: all of them show the token.
+#[test]
+fn a_lock_that_is_kept_counts_until_then_whatever_its_token_is_told() {
+    let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 9 });
+    let (token, min_hold) = (TokenHash::from_bytes([1; 32]), Duration::from_secs(3_600));
+    let count = || account.count.load(Ordering::Relaxed);
+    let takes = |name: &str, number| {
+        ledger.holds(&key(name), token, &lease(number, 9_000), Some(min_hold), &account, None);
+    };
+    let ends_at = |name: &str| {
+        let books = ledger.books.lock();
+        let held = books.of(&key(name)).next().map(|(_, held)| held.ends_at);
+        held.unwrap()
+    };
+    let ended = |number, kept_ms| Ended { fencing_token: lease(number, 1).fencing_token, kept_ms };
+    takes("a", 1);
+    ledger.ended(&key("a"), ended(1, 60_000));
+    let kept_until = ends_at("a");
+    ledger.lost(&key("a"), &token, LATER, false);
+    ledger.lost(&key("a"), &token, LATER, true);
+    ledger.may_last(&key("a"), &token, LATER);
+    ledger.lasts(&key("a"), &lease(1, 1_000));
+    // The answer to a renewal may come late.
+    takes("a", 1);
+    assert!(count() == 1 && ends_at("a") == kept_until);
+    ledger.ended(&key("a"), ended(1, 0));
+    assert_eq!(count(), 0, "it was broken");
+    // What another gateway has released is not told here, and may be kept. What is free is not.
+    takes("b", 2);
+    ledger.lost(&key("b"), &token, LATER, false);
+    assert!(count() == 1 && ends_at("b") > boottime() + min_hold / 2);
+    takes("c", 3);
+    ledger.lost(&key("c"), &token, LATER, true);
+    assert_eq!(count(), 1);
+    // The next grant takes its place.
+    takes("b", 4);
+    assert!(count() == 1 && ends_at("b") < boottime() + min_hold / 2);
+}
+
+#[test]
+fn what_a_request_was_told_says_nothing_of_a_grant_that_is_later_than_the_request() {
+    let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 9 });
+    let token = TokenHash::from_bytes([1; 32]);
+    let asked_at = boottime();
+    ledger.holds(&key("a"), token, &lease(1, 9_000), None, &account, None);
+    ledger.lost(&key("a"), &token, asked_at, true);
+    assert_eq!(account.count.load(Ordering::Relaxed), 1);
+    ledger.lost(&key("a"), &token, LATER, true);
+    assert_eq!(account.count.load(Ordering::Relaxed), 0);
+}
