@@ -60,7 +60,7 @@ impl LockService {
             }
         }
         let (key, is_full) = (request.key.clone(), request.tenant.is_full);
-        let min_hold = request.terms.min_hold;
+        let (min_hold, is_to_wait) = (request.terms.min_hold, !request.wait.is_zero());
         let asked_by = request.token.as_ref().map(|token| (token.hash(), boottime()));
         if let Some((hash, asked_at)) = &asked_by {
             // It may hold the lock already, and its lease is made longer then, even if the client does not hear of it.
@@ -83,6 +83,10 @@ impl LockService {
             }
             // It gets no lock in any case, so it does not matter whether its token was released before.
             Outcome::NotTaken(NotAcquired::TokenReleased) if is_full => {
+                acquisition.outcome = Outcome::NotTaken(NotAcquired::TooManyLocks);
+            }
+            // It asked to wait, and has not: to be told that another holds the lock would mean that it has.
+            Outcome::NotTaken(NotAcquired::Refused(_)) if is_full && is_to_wait => {
                 acquisition.outcome = Outcome::NotTaken(NotAcquired::TooManyLocks);
             }
             Outcome::NotTaken(_) => {}

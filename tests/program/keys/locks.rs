@@ -273,3 +273,20 @@ async fn renewals_that_are_overtaken_by_the_grant_of_their_token_uncount_nothing
     }
     assert!(!held.is_empty());
 }
+
+/// Else it would ask again at once, as one does whose wait is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_may_not_wait_since_its_key_has_too_many_locks_is_told_so() {
+    let mut file = KeysFile::new();
+    let (key, other) = (limited(&mut file, 1), file.add("other", ALL));
+    let gateway = gateway(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    let own = fresh_token();
+    client.put("/locks/own?ttl=1h").key(&key).token(&own).send().await.expect(201);
+    client.put("/locks/held?ttl=1h").key(&other).send().await.expect(201);
+    for call in [client.put("/locks/held?wait=5s"), client.call("POST", "/hold?key=held&wait=5s")] {
+        call.key(&key).token(&fresh_token()).send().await.expect_problem(429, "too-many-locks");
+    }
+    client.put("/locks/own?wait=5s").key(&key).token(&own).send().await.expect(200);
+    client.put("/locks/held").key(&key).token(&fresh_token()).send().await.expect_problem(423, "lock-held");
+}
