@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -60,28 +60,26 @@ struct Tickets {
     last_number: u64,
 }
 
-/// A permit whose ticket is kept.
+/// The permit of a ticket that is kept.
 #[derive(Debug)]
 struct Kept {
     end: End,
     permit: Permit,
-    /// Whether the ticket is certainly for the lock that it is kept by. A request for several waits for one of them.
-    is_there: bool,
 }
 
 type End = (Instant, u64);
 
 impl Tickets {
-    fn keep(&mut self, ticket: WaitingToken, until: Instant, permit: Permit, is_there: bool) {
+    fn keep(&mut self, ticket: WaitingToken, until: Instant, permit: Permit) {
         drop(self.take(&ticket));
         self.last_number += 1;
         let end = (until, self.last_number);
         self.ends.insert(end, ticket.clone());
-        self.kept.insert(ticket, Kept { end, permit, is_there });
+        self.kept.insert(ticket, Kept { end, permit });
     }
 
     fn take(&mut self, ticket: &WaitingToken) -> Option<Permit> {
-        let Kept { end, permit, .. } = self.kept.remove(ticket)?;
+        let Kept { end, permit } = self.kept.remove(ticket)?;
         self.ends.remove(&end);
         Some(permit)
     }
@@ -94,7 +92,7 @@ impl Tickets {
 }
 
 impl Uses {
-    /// Lets a request wait, with the permit of its left ticket, if it has one.
+    /// Lets a request wait for one of these locks after the other. It counts in the place of the left tickets that it comes back to.
     pub(super) fn wait(
         self: &Arc<Self>,
         most: usize,
@@ -103,13 +101,22 @@ impl Uses {
     ) -> Option<WaitPermit> {
         let mut tickets = self.tickets.lock();
         tickets.forget_ended(Instant::now());
-        let kept = any_of.iter().find_map(|ticket| tickets.take(ticket));
+        let own = any_of.iter().filter(|ticket| tickets.kept.contains_key(*ticket)).count();
+        // Each return may leave a further ticket, at another of its locks.
+        if own > 0 && any_of.len() > 1 && self.waiters.load(Ordering::Relaxed).saturating_sub(own) >= most {
+            return None;
+        }
+        let (mut kept, mut left) = (None, 0);
+        for (at, ticket) in any_of.iter().enumerate() {
+            if let Some(permit) = tickets.take(ticket) {
+                (kept, left) = (Some(permit), left | (1 << at));
+            }
+        }
         drop(tickets);
         let permit = kept.or_else(|| Permit::take(&self.waiters, most))?;
-        let is_there = any_of.len() == 1;
-        let place = any_of.into_iter().next().map(|ticket| {
-            let (uses, is_kept) = (self.clone(), Arc::default());
-            Place { uses, ticket, ttl, is_kept, is_there }
+        let place = (!any_of.is_empty()).then(|| {
+            let left = Arc::new(AtomicU32::new(left));
+            Place { uses: self.clone(), any_of, ttl, left }
         });
         Some(WaitPermit { permit, place })
     }
@@ -117,12 +124,8 @@ impl Uses {
     /// The token has given up its ticket.
     pub(super) fn leave(&self, ticket: impl FnOnce() -> WaitingToken) {
         let mut tickets = self.tickets.lock();
-        if tickets.kept.is_empty() {
-            return;
-        }
-        let ticket = ticket();
-        if tickets.kept.get(&ticket).is_some_and(|kept| kept.is_there) {
-            drop(tickets.take(&ticket));
+        if !tickets.kept.is_empty() {
+            drop(tickets.take(&ticket()));
         }
     }
 }
@@ -141,6 +144,12 @@ impl Permit {
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         Some(Self(Some(count.clone())))
     }
+
+    /// Whatever is the most: what is there is there.
+    fn beyond(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Some(count.clone()))
+    }
 }
 
 impl Drop for Permit {
@@ -151,8 +160,7 @@ impl Drop for Permit {
     }
 }
 
-/// That a request may wait. If it is dropped while the wait queue keeps its ticket, it counts for as long as the ticket
-/// lasts.
+/// That a request may wait. If it is dropped while wait queues keep its tickets, each counts for as long as it lasts.
 #[derive(Debug)]
 pub struct WaitPermit {
     permit: Permit,
@@ -162,31 +170,23 @@ pub struct WaitPermit {
 #[derive(Debug)]
 struct Place {
     uses: Arc<Uses>,
-    ticket: WaitingToken,
+    /// The tickets that its request may leave, in the order in which it names the locks.
+    any_of: Vec<WaitingToken>,
     ttl: Duration,
-    is_kept: Arc<AtomicBool>,
-    /// Whether the request waits for this lock, if it waits.
-    is_there: bool,
+    /// Those that it would leave now: a bit for each.
+    left: Arc<AtomicU32>,
 }
 
 impl WaitPermit {
     /// One that is not counted.
     pub(super) const UNCOUNTED: Self = Self { permit: Permit::UNCOUNTED, place: None };
 
-    /// To be set while the ticket outlives its request; `None` if it never does.
-    pub fn is_place_kept(&self) -> Option<Arc<AtomicBool>> {
-        self.place.as_ref().map(|place| place.is_kept.clone())
+    /// A bit for each lock that the request names: to be set while a ticket there outlives the request. `None` if none ever does.
+    pub fn left_tickets(&self) -> Option<Arc<AtomicU32>> {
+        self.place.as_ref().map(|place| place.left.clone())
     }
 
-    /// Of the locks that its request asked for, it waits for this one.
-    pub fn waits_for(&mut self, key: &LockKey) {
-        if let Some(place) = &mut self.place {
-            place.ticket.0 = key.clone();
-            place.is_there = true;
-        }
-    }
-
-    /// The ticket was used: its client holds the lock.
+    /// The tickets were used: their client holds all of the locks.
     pub fn used(mut self) {
         self.place = None;
     }
@@ -194,10 +194,12 @@ impl WaitPermit {
 
 impl Drop for WaitPermit {
     fn drop(&mut self) {
-        let Some(Place { uses, ticket, ttl, is_kept, is_there }) = self.place.take() else { return };
-        if is_kept.load(Ordering::Relaxed) {
-            let permit = std::mem::replace(&mut self.permit, Permit::UNCOUNTED);
-            uses.tickets.lock().keep(ticket, Instant::now() + ttl, permit, is_there);
+        let Some(Place { uses, any_of, ttl, left }) = self.place.take() else { return };
+        let (left, until) = (left.load(Ordering::Relaxed), Instant::now() + ttl);
+        let mut own = Some(std::mem::replace(&mut self.permit, Permit::UNCOUNTED));
+        for (_, ticket) in any_of.into_iter().enumerate().filter(|(at, _)| left & (1 << at) != 0) {
+            let permit = own.take().unwrap_or_else(|| Permit::beyond(&uses.waiters));
+            uses.tickets.lock().keep(ticket, until, permit);
         }
     }
 }

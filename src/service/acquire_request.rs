@@ -1,7 +1,7 @@
 //! What the service is asked for a lock, and what becomes of that.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Account, GrantGuard};
@@ -32,23 +32,30 @@ pub struct AcquireRequest {
 pub struct Tenant {
     /// The account that the lock counts for; `None` where locks are not counted.
     pub account: Option<Account>,
-    /// Is true while the ticket of a request that waits outlives it.
-    pub is_ticket_kept: Option<Arc<AtomicBool>>,
+    /// The tickets that outlive the request: a bit for each lock that it names.
+    pub left_tickets: Option<Arc<AtomicU32>>,
+    /// Which of these locks it is about, from 0.
+    pub(super) place: usize,
     /// Whether the account has as many locks as it may. Then a lock that the token holds is confirmed, and none is granted.
     pub(super) is_full: bool,
 }
 
 impl Tenant {
     /// With these.
-    pub fn new(account: Option<Account>, is_ticket_kept: Option<Arc<AtomicBool>>) -> Self {
-        Self { account, is_ticket_kept, is_full: false }
+    pub fn new(account: Option<Account>, left_tickets: Option<Arc<AtomicU32>>) -> Self {
+        Self { account, left_tickets, place: 0, is_full: false }
     }
 
-    /// A wait queue keeps the ticket of the token from now on, whatever becomes of the request; or does so no more.
-    pub(super) fn keeps_ticket(&self, is_kept: bool) {
-        if let Some(flag) = &self.is_ticket_kept {
-            flag.store(is_kept, Ordering::Relaxed);
-        }
+    /// A wait queue keeps the ticket of the token from now on, whatever becomes of the request; or does so no more. Returns
+    /// whether it did before.
+    pub(super) fn keeps_ticket(&self, is_kept: bool) -> bool {
+        let Some(tickets) = &self.left_tickets else { return false };
+        let own = 1 << self.place;
+        let before = match is_kept {
+            true => tickets.fetch_or(own, Ordering::Relaxed),
+            false => tickets.fetch_and(!own, Ordering::Relaxed),
+        };
+        before & own != 0
     }
 }
 

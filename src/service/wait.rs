@@ -24,6 +24,8 @@ struct Waiter {
     lock: LockRequest,
     waiting: Waiting,
     guard: GrantGuard,
+    /// Whether its token may have left a ticket here before.
+    had_ticket: bool,
     step: Step,
     /// Attempts whose last command was not answered.
     superseded: Vec<Attempt>,
@@ -102,12 +104,12 @@ impl LockService {
             Err(_) => return Err(StoreError::Unavailable("the store does not answer".into())),
         }
         // From the first command on, since its answer may be lost.
-        request.tenant.keeps_ticket(true);
+        let had_ticket = request.tenant.keeps_ticket(true);
         let deadline = ends_at + self.store_timeout;
         let mut waiter = {
             let lock = request.lock_request(&token, attempt);
             let guard = self.cleaner.guard(&lock, request.ticket_after());
-            Waiter::new(lock, waiting, guard, ends_at, deadline)
+            Waiter { had_ticket, ..Waiter::new(lock, waiting, guard, ends_at, deadline) }
         };
         let mut permit = None;
         loop {
@@ -212,7 +214,8 @@ impl Waiter {
         deadline: Instant,
     ) -> Self {
         let (superseded, step, backoff) = (Vec::new(), Step::Enqueue, retries());
-        Self { lock, waiting, guard, step, superseded, is_in_doubt: false, backoff, ends_at, deadline }
+        let (had_ticket, is_in_doubt) = (false, false);
+        Self { lock, waiting, guard, had_ticket, step, superseded, is_in_doubt, backoff, ends_at, deadline }
     }
 
     /// Sends the next command.
@@ -268,7 +271,7 @@ impl Waiter {
         // A request without a ticket is told at once that the store cannot be reached.
         if self.waiting.ticket().is_none() && !self.is_in_doubt {
             self.guard.take().disarm();
-            request.tenant.keeps_ticket(false);
+            request.tenant.keeps_ticket(self.had_ticket);
             return Err(StoreError::Unavailable(reason));
         }
         if Instant::now() + self.backoff.next() >= self.deadline {

@@ -247,6 +247,71 @@ async fn a_request_for_several_that_has_left_while_it_waited_counts_until_its_ti
         .expect_problem(429, "too-many-waiters");
 }
 
+/// Its token may ask for other locks, or for several of which one has its ticket. What it gets there uses another ticket.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_of_a_client_that_left_counts_whatever_else_its_token_asks_for() {
+    let mut keys = KeysFile::new();
+    let other = keys.add_for_all("other", "\"acquire\", \"inspect\"");
+    let lines = "every_key = true\nallow = [\"acquire\"]\nmax_locks = 2\nmax_waiters";
+    let mut key = |name: &str, most: usize| keys.add(name, &format!("{lines} = {most}"));
+    let [left, later, full, moved] =
+        [("left", 2), ("later", 1), ("full", 1), ("moved", 1)].map(|(name, most)| key(name, most));
+    keys.write();
+    let [flag, path] = keys.flag();
+    let gateway = Gateway::start(&["--store", "memory:", &flag, &path, "--ticket-ttl", "1m"]).await;
+    let client = Client::new(gateway.address);
+    for lock in ["k2", "k3"] {
+        client.put(&format!("/locks/{lock}?ttl=10m")).key(&other).send().await.expect(201);
+    }
+    let put =
+        |key: &str, token: &str, query: &str| client.put(&format!("/lock?{query}")).key(key).token(token);
+    let too_many = async |key: &str| {
+        let refused = put(key, &fresh_token(), "key=k2&wait=1ms").send().await;
+        refused.expect_problem(429, "too-many-waiters");
+    };
+
+    // It comes back for the one of several that it did not wait for.
+    let token = fresh_token();
+    let leaving = tokio::spawn(put(&left, &token, "key=k1&key=k2&wait=1m").send());
+    let waiters = async || client.get("/locks/k2").key(&other).send().await.json()["waiters"].as_u64();
+    eventually("it waits", async || waiters().await == Some(1)).await;
+    leaving.abort();
+    eventually("it has left", async || waiters().await == Some(0)).await;
+    eventually("it has no lock", async || client.get("/locks/k1").key(&other).send().await.status == 404)
+        .await;
+    put(&left, &token, "key=k1&wait=1s").send().await.expect(201);
+    client.delete("/locks/k1").key(&left).token(&token).send().await.expect(204);
+    put(&left, &fresh_token(), "key=k2&wait=1ms").send().await.expect_problem(423, "lock-held");
+    too_many(&left).await;
+
+    // It holds one of several, so that it does not wait for the other.
+    let token = fresh_token();
+    put(&later, &token, "key=k2&wait=1ms").send().await.expect_problem(423, "lock-held");
+    put(&later, &token, "key=z").send().await.expect(201);
+    put(&later, &token, "key=k2&key=z&wait=20s").send().await.expect_problem(423, "lock-held");
+    too_many(&later).await;
+
+    // Its key has as many locks as it may, so that it may not wait.
+    let token = fresh_token();
+    put(&full, &token, "key=k2&wait=1ms").send().await.expect_problem(423, "lock-held");
+    for lock in ["full-1", "full-2"] {
+        client.put(&format!("/locks/{lock}?ttl=10m")).key(&full).send().await.expect(201);
+    }
+    put(&full, &token, "key=k2&wait=1s").send().await.expect_problem(429, "too-many-locks");
+    too_many(&full).await;
+
+    // It waits for another one besides. Both tickets count, and a third is not to be had by a further request for several.
+    let token = fresh_token();
+    put(&moved, &token, "key=k3&wait=1ms").send().await.expect_problem(423, "lock-held");
+    put(&moved, &token, "key=k2&key=k3&wait=300ms").send().await.expect_problem(423, "lock-held");
+    put(&moved, &token, "key=k1&key=k2&wait=1ms").send().await.expect_problem(429, "too-many-waiters");
+    put(&moved, &token, "key=k2&key=k3&wait=1ms").send().await.expect_problem(423, "lock-held");
+    client.delete("/locks/k2").key(&moved).token(&token).send().await.expect(204);
+    too_many(&moved).await;
+    client.delete("/locks/k3").key(&moved).token(&token).send().await.expect(204);
+    put(&moved, &fresh_token(), "key=k3&wait=1ms").send().await.expect_problem(423, "lock-held");
+}
+
 /// Until a request waits for this lock.
 async fn somebody_waits(client: &Client, key: &str) {
     eventually("somebody waits", async || {

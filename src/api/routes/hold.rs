@@ -57,7 +57,7 @@ pub(super) async fn hold_lock(
     let LockCall { key, token, query, caller, .. } = call;
     let connection = app.keep_connection(version, &caller, key_holds_too_many, too_many_holds)?;
     let permits = permits_of(&app, &caller, keys.len())?;
-    let mut wait = wait_permit(&app, &caller, &keys, token.as_ref(), query.wait)?;
+    let wait = wait_permit(&app, &caller, &keys, token.as_ref(), query.wait)?;
     let ttl = query.ttl;
     let request = AcquireRequest {
         key,
@@ -88,7 +88,7 @@ pub(super) async fn hold_lock(
         (_, first) => {
             let denied = first.into_iter().chain(denials).map(|denied| Box::pin(denied) as _).collect();
             let mut holding = Box::pin(app.service.hold_several(request, &keys, denied));
-            held(while_allowed(&caller, Right::Acquire, &keys, holding.as_mut()).await?, &mut wait)?
+            held(while_allowed(&caller, Right::Acquire, &keys, holding.as_mut()).await?)?
         }
     };
     let form = StreamForm::accepted(&headers);

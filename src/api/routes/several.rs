@@ -29,11 +29,11 @@ pub(super) async fn acquire_several(
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
     let _permits = permits_of(&app, &caller, keys.len())?;
-    let mut wait = wait_permit(&app, &caller, &keys, token.as_ref(), query.wait)?;
+    let wait = wait_permit(&app, &caller, &keys, token.as_ref(), query.wait)?;
     let request = acquire_request(&app, &caller, &key, token, query, wait.as_ref());
     let acquire = pin!(app.service.acquire_several(request, &keys));
     let taken = while_allowed(&caller, Right::Acquire, &keys, acquire).await?;
-    let held = held(taken, &mut wait)?;
+    let held = held(taken)?;
     let answer = answers::grant_of_several(&keys, &held);
     Ok(track(answer, GrantsOfSeveral { guards: held.guards, wait }))
 }
@@ -55,18 +55,12 @@ pub(super) fn permits_of(app: &AppState, caller: &Caller, locks: usize) -> Resul
     (0..locks).map(|_| caller.hold(&app.limits.shares).ok_or_else(key_holds_too_many)).collect()
 }
 
-/// What is held; or the problem, with the key that it is about. If the request waits for that lock, it has its ticket there.
-pub(super) fn held<T>(taken: Several<T>, wait: &mut Option<WaitPermit>) -> Result<T, Problem> {
+/// What is held; or the problem, with the key that it is about.
+pub(super) fn held<T>(taken: Several<T>) -> Result<T, Problem> {
     let (key, problem) = match taken {
         Several::Held(held) => return Ok(held),
         Several::TooManyHolds => return Err(too_many_holds()),
-        Several::NotHeld(key, token, why) => {
-            if let Some(wait) = wait {
-                wait.waits_for(&key);
-            }
-            let problem = not_taken(&token, why);
-            (key, problem)
-        }
+        Several::NotHeld(key, token, why) => (key, not_taken(&token, why)),
         Several::Lost(key, loss) => (key, lost(&loss)),
         Several::Failed(key, error) => (key, error.into()),
     };

@@ -49,7 +49,7 @@ pub(super) fn wait_permit(
 
 /// Who asks for the lock.
 pub(super) fn tenant_of(app: &AppState, caller: &Caller, wait: Option<&WaitPermit>) -> Tenant {
-    Tenant::new(account_of(app, caller), wait.and_then(WaitPermit::is_place_kept))
+    Tenant::new(account_of(app, caller), wait.and_then(WaitPermit::left_tickets))
 }
 
 /// The account that a caller's locks belong to.

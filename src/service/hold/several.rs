@@ -208,7 +208,8 @@ impl LockService {
             let has_later = parts.iter().any(|Part(taken, _)| later.iter().any(|(place, _)| place == taken));
             let left = ends_at.saturating_duration_since(Instant::now());
             let wait = if has_later { Duration::ZERO } else { left };
-            let one = AcquireRequest { key: key.clone(), ttl, wait, ..request.clone() };
+            let mut one = AcquireRequest { key: key.clone(), ttl, wait, ..request.clone() };
+            one.tenant.place = place;
             *asked_at = Instant::now();
             let kept = tokio::select! {
                 biased;
