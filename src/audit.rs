@@ -63,10 +63,15 @@ pub enum Event {
         /// The right that the request needed, if the request was read that far.
         #[serde(skip_serializing_if = "Option::is_none")]
         right: Option<&'static str>,
+        /// What it asked for, as the metrics name it.
+        operation: &'static str,
         /// The lock that it was about.
         #[serde(skip_serializing_if = "Option::is_none")]
         lock: Option<String>,
-        /// The status of the answer; absent if the client had left.
+        /// Or the record.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        record: Option<String>,
+        /// The status of the answer; absent if the client left before all of it was written.
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
     },
@@ -292,7 +297,8 @@ mod tests {
         let changed = |detail: &str| Event::changed("keys", Ok(detail.to_owned()));
         audit.record(changed("first"));
         for _ in 0..2 * MOST_LINES {
-            audit.note(Event::KeyUse { who: Who::default(), right: None, lock: None, status: None });
+            let (who, operation) = (Who::default(), "other");
+            audit.note(Event::KeyUse { who, right: None, operation, lock: None, record: None, status: None });
         }
         audit.record(changed("last"));
         std::fs::remove_file(&file)?;

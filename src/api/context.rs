@@ -58,6 +58,12 @@ impl Operation {
             _ => Self::Other,
         }
     }
+
+    /// Whether its key names a record.
+    pub(super) fn is_of_record(self) -> bool {
+        let is_workers = matches!(self, Self::Begin | Self::Store | Self::OnceRenew | Self::GiveUp);
+        is_workers || matches!(self, Self::OnceLook | Self::OnceBreak)
+    }
 }
 
 /// Notes who asks for what, for the log line and the metrics.

@@ -69,6 +69,7 @@ async fn each_request_with_a_key_is_a_line_and_so_is_each_key_that_is_refused() 
     assert_eq!(first["request_id"], "mine");
     assert_eq!((&first["key_id"], &first["key_name"]), (&key[3..15].into(), &"ci \"eins".into()));
     assert_eq!((&first["right"], &first["lock"]), (&"acquire".into(), &"ci/x".into()));
+    assert_eq!(first["operation"], "acquire");
     assert_eq!((&first["status"], &first["address"]), (&201.into(), &"127.0.0.1".into()));
     assert!(first["time"].as_str().unwrap().ends_with('Z'), "{first}");
     let statuses: Vec<_> = uses.iter().map(|line| line["status"].as_u64().unwrap()).collect();
@@ -79,6 +80,41 @@ async fn each_request_with_a_key_is_a_line_and_so_is_each_key_that_is_refused() 
     assert_eq!(refused.len(), 1, "who shows none shows none that is refused: {refused:#?}");
     assert_eq!((&refused[0]["key_id"], &refused[0]["count"]), (&key[3..15].into(), &1.into()));
     assert_eq!(refused[0]["reason"], "the secret is wrong");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_says_what_was_asked_for_and_tells_records_from_locks_and_names_no_answer_that_did_not_arrive()
+{
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("ci", "\"acquire\", \"inspect\", \"once\", \"admin\"");
+    let (_directory, path) = place();
+    let gateway = gateway(&file, path.to_str().unwrap()).await;
+    let (client, token) = (Client::new(gateway.address), fresh_token());
+    for call in [
+        client.put("/locks/x?ttl=1h"),
+        client.patch("/locks/x"),
+        client.put("/once/x"),
+        client.patch("/once/x"),
+        client.post("/once/x").body("done"),
+    ] {
+        assert!(call.key(&key).token(&token).send().await.status < 300);
+    }
+    client.get("/once/x").key(&key).send().await.expect(200);
+    client.get("/locks/x").key(&key).send().await.expect(200);
+    client.delete("/once/x?force=true&clean=true").key(&key).send().await;
+    let leaving = tokio::spawn(client.put("/locks/x?wait=1m").key(&key).send());
+    eventually("it waits", async || client.get("/locks/x").key(&key).send().await.json()["waiters"] == 1)
+        .await;
+    leaving.abort();
+    let is_left = |line: &&Value| line["operation"] == "acquire" && line.get("status").is_none();
+    eventually("its client has left", async || read(&path).iter().filter(is_left).count() == 1).await;
+    let uses = events(&path, "key-use", 8).await;
+    let named = |what: &str| {
+        let of_kind = uses.iter().take(8).filter(|line| line[what] == "x");
+        of_kind.map(|line| line["operation"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(named("lock"), ["acquire", "renew", "inspect"]);
+    assert_eq!(named("record"), ["begin", "once-renew", "store", "once-look", "once-break"]);
 }
 
 /// They all take the right to list; a request is named by no text that has a secret in it.

@@ -146,7 +146,7 @@ impl LogLine {
         };
         let is_measure = is_delivered && !asked.is_some_and(|asked| asked.waits);
         request_counts().count(operation, outcome, is_measure.then_some(elapsed));
-        self.audit(is_delivered);
+        self.audit(operation, is_delivered);
         let request_id = self.context.request_id().to_str().unwrap_or_default();
         let route = self.route;
         let key = asked.and_then(|asked| asked.key.as_ref());
@@ -214,16 +214,20 @@ impl LogLine {
     }
 
     /// Each request with a key is a line of the audit log too.
-    fn audit(&self, is_delivered: bool) {
+    fn audit(&self, operation: Operation, is_delivered: bool) {
         let Some(audit) = self.context.audit().filter(|audit| audit.is_on()) else { return };
         let asked = self.context.asked();
         let others = asked.iter().flat_map(|asked| &asked.others).map(Some);
         // One for each lock, so that each is found by its name.
-        for lock in std::iter::once(asked.and_then(|asked| asked.key.as_ref())).chain(others) {
+        for key in std::iter::once(asked.and_then(|asked| asked.key.as_ref())).chain(others) {
+            let name = key.map(|key| key.as_str().to_owned());
+            let (lock, record) = if operation.is_of_record() { (None, name) } else { (name, None) };
             audit.note(Event::KeyUse {
                 who: self.context.who(),
                 right: self.context.right().map(Right::name),
-                lock: lock.map(|key| key.as_str().to_owned()),
+                operation: operation.name(),
+                lock,
+                record,
                 status: self.status.filter(|_| is_delivered),
             });
         }
