@@ -42,7 +42,7 @@ use crowd::RecordWaits;
 use heartbeat::Heartbeats;
 pub use hold::{Denial, HeldSeveral, Hold, HoldEvent, Holding, Loss, MOST_LOCKS, Several};
 pub use ledger::Account;
-use ledger::Ledger;
+use ledger::{AskedLease, Ledger};
 pub use once::{BeginOutcome, BeginRequest, Beginning, NotBegun};
 use refusals::SharedRefusals;
 use roll_back::Cleaner;
@@ -177,7 +177,7 @@ impl LockService {
         let hash = token.hash();
         let left = |lease, sent_at| lease_left(lease, sent_at).ok_or_else(renewed_too_late);
         let asked_at = boottime();
-        self.ledger.may_last(key, &hash, asked_at + self.store_timeout + ttl.as_duration());
+        self.ledger.may_last(key, &hash, asked_at, self.store_timeout + ttl.as_duration());
         // Repeating is safe: the last renewal to arrive is the one that counts, and it is answered.
         let renew = &Renew { key: key.clone(), token: hash, ttl, by }.into();
         let settled = self
@@ -196,7 +196,8 @@ impl LockService {
         }
         match (&renewed, account) {
             (Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease), Some(account)) => {
-                self.ledger.holds(key, hash, lease, None, account, None);
+                let asked = AskedLease { at: asked_at, min_hold: None };
+                self.ledger.holds(key, hash, lease, asked, account, None);
             }
             (Renewed::NotHeld | Renewed::HeldByAnother, _) => {
                 self.ledger.lost(key, &hash, asked_at, renewed == Renewed::NotHeld);

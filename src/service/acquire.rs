@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::ledger::{Counted, Room};
+use super::ledger::{AskedLease, Counted, Room};
 use super::time::{lease_left, pause_before};
 use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::boottime;
@@ -65,7 +65,7 @@ impl LockService {
         if let Some((hash, asked_at)) = &asked_by {
             // It may hold the lock already, and its lease is made longer then, even if the client does not hear of it.
             let longest = request.wait + self.store_timeout + request.ttl.as_duration();
-            self.ledger.may_last(&key, hash, *asked_at + longest);
+            self.ledger.may_last(&key, hash, *asked_at, longest);
         }
         let mut acquisition = self.acquire_uncounted(attempt, made, request, &mut room).await?;
         match (&acquisition.outcome, asked_by) {
@@ -79,7 +79,9 @@ impl LockService {
         }
         match &acquisition.outcome {
             Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, ..) => {
-                self.ledger.holds(&key, acquisition.token.hash(), lease, min_hold, &account, room);
+                let at = asked_by.map_or(Duration::ZERO, |(_, asked_at)| asked_at);
+                let asked = AskedLease { at, min_hold };
+                self.ledger.holds(&key, acquisition.token.hash(), lease, asked, &account, room);
             }
             // It gets no lock in any case, so it does not matter whether its token was released before.
             Outcome::NotTaken(NotAcquired::TokenReleased) if is_full => {

@@ -17,9 +17,6 @@ use crate::clock::boottime;
 use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey, Sharing, Slots, TokenHash};
 use crate::store::{Inspect, MeteredStore};
 
-#[cfg(test)]
-mod tests;
-
 /// The pause between two looks at locks that may have ended elsewhere.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 /// The pause before an account is looked through again.
@@ -65,6 +62,15 @@ impl Drop for Counted {
     }
 }
 
+/// What a request asked for that is told of a lease.
+#[derive(Clone, Copy, Default)]
+pub(super) struct AskedLease {
+    /// When it was sent; it matters only where its token may hold the lock already.
+    pub(super) at: Duration,
+    /// How long the lock is taken at least, if this is its grant.
+    pub(super) min_hold: Option<Duration>,
+}
+
 /// The locks that count.
 #[derive(Default)]
 pub(super) struct Ledger {
@@ -90,7 +96,12 @@ struct Held {
     /// `None` once the grant has ended, and the lock is kept for the rest of its `min_hold`.
     token: Option<TokenHash>,
     counted_at: Duration,
+    /// Until then it counts.
     ends_at: Duration,
+    /// How long it lasts at least, as the store has answered.
+    known_until: Duration,
+    /// When the last request was sent that may make the lease longer.
+    asked_at: Duration,
     /// The end of its `min_hold`, as far as this gateway knows it.
     kept_until: Duration,
     counted: Counted,
@@ -115,16 +126,19 @@ impl Books {
         Some(held)
     }
 
-    fn lasts_until(&mut self, place: &Place, ends_at: Duration) {
+    /// The lease lasts until then, a request was told that was sent at `asked_at`. A later one may have made it longer.
+    fn lasts_until(&mut self, place: &Place, known_until: Duration, asked_at: Duration) {
         if let Some(held) = self.remove(place) {
-            self.put(place, Held { ends_at, ..held });
+            let may_last_until = if asked_at < held.asked_at { held.ends_at } else { Duration::ZERO };
+            let ends_at = known_until.max(may_last_until);
+            self.put(place, Held { ends_at, known_until, ..held });
         }
     }
 
     /// The grant has ended. Only time or its number ends what is left: its token may be shown again, and proves nothing any more.
     fn keep_until(&mut self, place: &Place, ends_at: Duration) {
         if let Some(held) = self.remove(place).filter(|_| ends_at > boottime()) {
-            self.put(place, Held { ends_at, token: None, ..held });
+            self.put(place, Held { ends_at, known_until: ends_at, token: None, ..held });
         }
     }
 
@@ -181,13 +195,13 @@ impl Ledger {
         !is_reviewed
     }
 
-    /// The token holds the lock by this lease. If it ends before its `min_hold` is over, it may be kept.
+    /// The token holds the lock by this lease, a request was told.
     pub(super) fn holds(
         &self,
         key: &LockKey,
         token: TokenHash,
         lease: &Lease,
-        min_hold: Option<Duration>,
+        asked: AskedLease,
         account: &Account,
         room: Option<Counted>,
     ) {
@@ -200,14 +214,23 @@ impl Ledger {
             // It belongs to the account that took it, even if another one renews it. News overtake each other.
             Some(held) if held.number > number => {}
             Some(held) if held.number == number => {
-                let kept_until = if held.token.is_none() { held.ends_at } else { Duration::ZERO };
-                books.lasts_until(&place, ends_at.max(kept_until));
+                let known_until = ends_at.max(held.known_until);
+                books.lasts_until(&place, known_until, asked.at);
             }
             _ => {
                 let counted = room.unwrap_or_else(|| Counted::new(account));
-                let (token, kept_until) = (Some(token), now + min_hold.unwrap_or_default());
+                let held = Held {
+                    number,
+                    token: Some(token),
+                    counted_at: now,
+                    ends_at,
+                    known_until: ends_at,
+                    asked_at: asked.at,
+                    kept_until: now + asked.min_hold.unwrap_or_default(),
+                    counted,
+                };
                 // The grant before it is over, whosever that was.
-                books.put(&place, Held { number, token, counted_at: now, ends_at, kept_until, counted });
+                books.put(&place, held);
             }
         }
         // A lock that is held alone has no slots, and one that is held by slots is not held alone.
@@ -218,18 +241,26 @@ impl Ledger {
         self.size.store(books.held.len(), Ordering::Relaxed);
     }
 
-    /// A request may make the token's lease last until then. The lock counts for so long until an answer says more: the answer may
-    /// be lost.
-    pub(super) fn may_last(&self, key: &LockKey, token: &TokenHash, ends_at: Duration) {
-        let is_it = |_: &Place, held: &Held| held.is_by(token) && held.ends_at < ends_at;
-        self.change(key, is_it, |books, place| books.lasts_until(place, ends_at));
+    /// A request that is sent at `asked_at` may make the token's lease this long. The lock counts for so long until an answer to it
+    /// says more: the answer may be lost.
+    pub(super) fn may_last(&self, key: &LockKey, token: &TokenHash, asked_at: Duration, longest: Duration) {
+        self.change(
+            key,
+            |_, held| held.is_by(token),
+            |books, place| {
+                if let Some(held) = books.remove(place) {
+                    let ends_at = held.ends_at.max(asked_at + longest);
+                    books.put(place, Held { ends_at, asked_at: asked_at.max(held.asked_at), ..held });
+                }
+            },
+        );
     }
 
-    /// The lease goes on, as its keeper says.
-    pub(super) fn lasts(&self, key: &LockKey, lease: &Lease) {
+    /// The lease goes on, as its keeper was told, who asked at `asked_at`.
+    pub(super) fn lasts(&self, key: &LockKey, lease: &Lease, asked_at: Duration) {
         let ends_at = boottime() + Duration::from_millis(lease.left_ms);
         let is_it = |_: &Place, held: &Held| held.number == lease.fencing_token && held.token.is_some();
-        self.change(key, is_it, |books, place| books.lasts_until(place, ends_at));
+        self.change(key, is_it, |books, place| books.lasts_until(place, ends_at, asked_at));
     }
 
     /// A grant has ended. A lock that is kept for the rest of its `min_hold` counts until then.
@@ -307,3 +338,6 @@ fn may_be_among(sharing: &Sharing<Vec<Lease>>, number: FencingToken) -> bool {
     let are_all_named = usize::try_from(sharing.held).is_ok_and(|held| held <= sharing.holders.len());
     !are_all_named || sharing.holders.iter().any(|lease| lease.fencing_token == number)
 }
+
+#[cfg(test)]
+mod tests;

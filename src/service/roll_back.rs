@@ -338,7 +338,7 @@ impl Armed {
         let ledger = &self.cleaner.ledger;
         match &doing {
             Doing::Released(ended) => ledger.ended(&self.key, *ended),
-            Doing::Renewed(lease) => ledger.lasts(&self.key, lease),
+            Doing::Renewed(lease) => ledger.lasts(&self.key, lease, asked_at),
             _ if matches!(rolled_back, RolledBack::Ended { .. }) => {
                 ledger.lost(&self.key, &self.token, asked_at, true);
             }

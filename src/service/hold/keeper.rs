@@ -185,7 +185,7 @@ impl Keeper {
         if let Ok(Renewed::Renewed(lease)) = &renewed
             && let Some(lease) = lease_left(lease.clone(), sent_at)
         {
-            self.cleaner.ledger.lasts(&self.key, &lease);
+            self.cleaner.ledger.lasts(&self.key, &lease, sent_at);
             watch.tell(&self.key, || Doing::Renewed(lease));
         }
         watch.or_unclear(&self.key, renewed)

@@ -4,7 +4,9 @@ use super::*;
 use crate::lock::Slot;
 
 /// When a request is sent of which a test does not say when: after all grants.
-const LATER: Duration = Duration::MAX;
+const LATER: Duration = Duration::from_secs(u32::MAX as u64);
+/// What is asked for where that makes no difference.
+const ASKED: AskedLease = AskedLease { at: Duration::ZERO, min_hold: None };
 
 fn lease(number: u64, left_ms: u64) -> Lease {
     Lease {
@@ -26,7 +28,7 @@ fn what_is_held_counts_until_it_is_known_to_have_ended() {
     let (token, hour_ms) = (TokenHash::from_bytes([1; 32]), 3_600_000);
     let take = |name: &str, number, ms| match ledger.room(&key(name), Slots::ONE, &account) {
         Room::Free(room) => {
-            ledger.holds(&key(name), token, &lease(number, ms), None, &account, room);
+            ledger.holds(&key(name), token, &lease(number, ms), ASKED, &account, room);
             true
         }
         Room::Full => false,
@@ -52,12 +54,12 @@ fn what_is_held_counts_until_it_is_known_to_have_ended() {
     assert_eq!(count(), 1);
     // What was granted elsewhere counts once it is renewed here, also beyond the most.
     for number in 10..13 {
-        ledger.holds(&key(&number.to_string()), token, &lease(number, hour_ms), None, &account, None);
+        ledger.holds(&key(&number.to_string()), token, &lease(number, hour_ms), ASKED, &account, None);
     }
     assert_eq!((count(), ledger.size.load(Ordering::Relaxed)), (4, 4));
     // Another's grant takes the place of it.
     let other = Account { count: Arc::default(), most: 1 };
-    ledger.holds(&key("e"), token, &lease(20, hour_ms), None, &other, None);
+    ledger.holds(&key("e"), token, &lease(20, hour_ms), ASKED, &other, None);
     assert_eq!((count(), other.count.load(Ordering::Relaxed)), (3, 1));
     let books = ledger.books.lock();
     assert_eq!((books.held.len(), books.ends.len()), (4, 4));
@@ -71,7 +73,7 @@ fn each_slot_of_a_lock_counts() {
         |number, at| Lease { slot: Some(Slot { number: at, slots: Slots::MOST }), ..lease(number, 9_000) };
     let takes = |by, lease: Lease, slots| match ledger.room(&key("a"), slots, &account) {
         Room::Free(room) => {
-            ledger.holds(&key("a"), token(by), &lease, None, &account, room);
+            ledger.holds(&key("a"), token(by), &lease, ASKED, &account, room);
             true
         }
         Room::Full => false,
@@ -82,7 +84,7 @@ fn each_slot_of_a_lock_counts() {
     }
     assert!(count() == 3 && !takes(4, slot(4, 4), Slots::MOST));
     // Who has one already is told of it again, and it is the same.
-    ledger.holds(&key("a"), token(2), &slot(2, 2), None, &account, None);
+    ledger.holds(&key("a"), token(2), &slot(2, 2), ASKED, &account, None);
     assert_eq!(count(), 3);
     ledger.ended(&key("a"), Ended { fencing_token: lease(2, 1).fencing_token, kept_ms: 0 });
     ledger.lost(&key("a"), &token(3), LATER, false);
@@ -98,9 +100,10 @@ fn each_slot_of_a_lock_counts() {
 fn a_lock_that_is_kept_counts_until_then_whatever_its_token_is_told() {
     let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 9 });
     let (token, min_hold) = (TokenHash::from_bytes([1; 32]), Duration::from_secs(3_600));
+    let asked = AskedLease { min_hold: Some(min_hold), ..ASKED };
     let count = || account.count.load(Ordering::Relaxed);
     let takes = |name: &str, number| {
-        ledger.holds(&key(name), token, &lease(number, 9_000), Some(min_hold), &account, None);
+        ledger.holds(&key(name), token, &lease(number, 9_000), asked, &account, None);
     };
     let ends_at = |name: &str| {
         let books = ledger.books.lock();
@@ -113,8 +116,8 @@ fn a_lock_that_is_kept_counts_until_then_whatever_its_token_is_told() {
     let kept_until = ends_at("a");
     ledger.lost(&key("a"), &token, LATER, false);
     ledger.lost(&key("a"), &token, LATER, true);
-    ledger.may_last(&key("a"), &token, LATER);
-    ledger.lasts(&key("a"), &lease(1, 1_000));
+    ledger.may_last(&key("a"), &token, boottime(), LATER);
+    ledger.lasts(&key("a"), &lease(1, 1_000), LATER);
     // The answer to a renewal may come late.
     takes("a", 1);
     assert!(count() == 1 && ends_at("a") == kept_until);
@@ -137,9 +140,40 @@ fn what_a_request_was_told_says_nothing_of_a_grant_that_is_later_than_the_reques
     let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 9 });
     let token = TokenHash::from_bytes([1; 32]);
     let asked_at = boottime();
-    ledger.holds(&key("a"), token, &lease(1, 9_000), None, &account, None);
+    ledger.holds(&key("a"), token, &lease(1, 9_000), ASKED, &account, None);
     ledger.lost(&key("a"), &token, asked_at, true);
     assert_eq!(account.count.load(Ordering::Relaxed), 1);
     ledger.lost(&key("a"), &token, LATER, true);
     assert_eq!(account.count.load(Ordering::Relaxed), 0);
+}
+
+/// Answers overtake each other, and some never come.
+#[test]
+fn a_lease_counts_for_as_long_as_any_answer_says_or_a_request_without_one_may_have_made_it() {
+    let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 9 });
+    let (token, asked_at) = (TokenHash::from_bytes([1; 32]), boottime());
+    let told =
+        |at, ms| ledger.holds(&key("a"), token, &lease(1, ms), AskedLease { at, ..ASKED }, &account, None);
+    let left = || {
+        let books = ledger.books.lock();
+        let ends_at = books.of(&key("a")).next().map(|(_, held)| held.ends_at);
+        ends_at.unwrap().saturating_sub(asked_at)
+    };
+    let second = Duration::from_secs(1);
+    told(asked_at, 1_000);
+    let [first, last] = [asked_at + second, asked_at + 2 * second];
+    // Both are under way. The answer to the first says nothing of the second.
+    ledger.may_last(&key("a"), &token, last, 600 * second);
+    ledger.may_last(&key("a"), &token, first, second);
+    told(first, 1_000);
+    ledger.lasts(&key("a"), &lease(1, 1_000), first);
+    assert_eq!(left(), 602 * second);
+    told(last, 60_000);
+    assert!(left() < 90 * second, "what the last was told is how it is: {:?}", left());
+    // It was longer already when the last was answered, or the other way round.
+    told(last, 1_000);
+    assert!(left() >= 60 * second, "{:?}", left());
+    // What a connection leaves to the token may be shorter.
+    ledger.lasts(&key("a"), &lease(1, 9_000), last);
+    assert!(left() < 30 * second, "{:?}", left());
 }
