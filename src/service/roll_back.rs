@@ -286,6 +286,20 @@ impl Armed {
         });
     }
 
+    fn log_done(&self, was_deleted: bool) {
+        let key = self.key.as_str();
+        match (was_deleted, self.told.is_some()) {
+            (true, true) => tracing::debug!(key, "released a lock that a connection held"),
+            (false, true) => {
+                tracing::debug!(key, "nothing was left to release of a lock that a connection held")
+            }
+            (true, false) => {
+                tracing::info!(key, "released a {} whose answer could not be delivered", self.of.name())
+            }
+            (false, false) => tracing::debug!(key, "undid a request whose answer could not be delivered"),
+        }
+    }
+
     /// Rolls back one attempt after the other, each of which may take `patience`. Whether a lock was deleted.
     async fn try_all(&mut self, patience: Duration) -> Result<bool, StoreError> {
         while let Some(attempt) = self.attempts.first().copied() {
@@ -353,36 +367,10 @@ impl Armed {
         let started = Instant::now();
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
-            let answer = self.try_all(self.cleaner.store_timeout / 2).await;
-            if let Ok(was_deleted) = answer {
-                self.count_done(was_deleted);
-            }
-            let error = match answer {
-                Ok(true) if self.told.is_some() => {
-                    tracing::debug!(key = self.key.as_str(), "released a lock that a connection held");
-                    return;
-                }
-                Ok(true) => {
-                    tracing::info!(
-                        key = self.key.as_str(),
-                        "released a {} whose answer could not be delivered",
-                        self.of.name()
-                    );
-                    return;
-                }
-                Ok(false) if self.told.is_some() => {
-                    tracing::debug!(
-                        key = self.key.as_str(),
-                        "nothing was left to release of a lock that a connection held"
-                    );
-                    return;
-                }
-                Ok(false) => {
-                    tracing::debug!(
-                        key = self.key.as_str(),
-                        "undid a request whose answer could not be delivered"
-                    );
-                    return;
+            let error = match self.try_all(self.cleaner.store_timeout / 2).await {
+                Ok(was_deleted) => {
+                    self.count_done(was_deleted);
+                    return self.log_done(was_deleted);
                 }
                 Err(error) => error,
             };
