@@ -137,7 +137,7 @@ async fn check(store: &StoreSettings) -> ExitCode {
 }
 
 /// With one thread, a runtime for one thread is used: it never has to wake another.
-fn serve_with_threads(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<()> {
+fn serve_with_threads(mut settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<()> {
     let log =
         Log::start(settings.observe.logs_json, settings.observe.log_level).context("cannot start the log")?;
     let _ending = log.ends_within(LAST_WORDS);
@@ -148,13 +148,13 @@ fn serve_with_threads(settings: Settings, held: Option<HeldHangups>) -> anyhow::
         1 => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
     };
+    make_room(&mut settings);
     expect_descriptors().context("cannot start the threads")?;
     let runtime = builder.worker_threads(settings.threads).enable_all().build();
     runtime.context("cannot start the threads")?.block_on(serve(settings, held))
 }
 
-async fn serve(mut settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<()> {
-    make_room(&mut settings);
+async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<()> {
     let audit = Arc::new(match settings.observe.audit_log.clone() {
         Some(target) => Audit::open(target).map_err(|error| {
             SettingsError::new("--audit-log", format!("cannot open the audit log: {error}"))

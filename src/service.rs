@@ -202,6 +202,7 @@ impl LockService {
             (Renewed::NotHeld | Renewed::HeldByAnother, _) => {
                 self.ledger.lost(key, &hash, asked_at, renewed == Renewed::NotHeld);
             }
+            (Renewed::Released, _) => self.ledger.lost(key, &hash, asked_at, false),
             _ => {}
         }
         Ok(renewed)

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::num::{ParseFloatError, ParseIntError};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -219,11 +220,21 @@ fn wrong_variable(error: &clap::Error) -> Option<OsString> {
     wrong.filter(|_| !is_given).map(OsStr::to_owned)
 }
 
-/// The flag whose value begins like a flag, since it is negative.
+/// The flag of a number whose value begins like a flag, since it is negative.
 fn flag_before_negative(wrong: &str) -> Option<String> {
     wrong.strip_prefix('-').filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))?;
     let value_at = arguments().position(|given| given.starts_with(wrong))?;
-    arguments().nth(value_at.checked_sub(1)?).filter(|before| before.starts_with("--") && before.len() > 2)
+    let before = arguments().nth(value_at.checked_sub(1)?)?;
+    let numbers = [
+        TypeId::of::<Duration>(),
+        TypeId::of::<u32>(),
+        TypeId::of::<u64>(),
+        TypeId::of::<usize>(),
+        TypeId::of::<f64>(),
+    ];
+    let is_number = |flag: &Arg| numbers.iter().any(|number| flag.get_value_parser().type_id() == *number);
+    let named = before.strip_prefix("--");
+    all_flags().iter().any(|flag| flag.get_long() == named && is_number(flag)).then_some(before)
 }
 
 fn arguments() -> impl Iterator<Item = String> {

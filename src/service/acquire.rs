@@ -88,7 +88,9 @@ impl LockService {
                 acquisition.outcome = Outcome::NotTaken(NotAcquired::TooManyLocks);
             }
             // It asked to wait, and has not: to be told that another holds the lock would mean that it has.
-            Outcome::NotTaken(NotAcquired::Refused(_)) if is_full && is_to_wait => {
+            Outcome::NotTaken(NotAcquired::Refused(Refusal { holder_unknown: false, .. }))
+                if is_full && is_to_wait =>
+            {
                 acquisition.outcome = Outcome::NotTaken(NotAcquired::TooManyLocks);
             }
             Outcome::NotTaken(_) => {}

@@ -212,7 +212,7 @@ impl Ledger {
         let place = (key.clone(), lease.slot.map_or(0, |slot| slot.number));
         match books.held.get(&place) {
             // It belongs to the account that took it, even if another one renews it. News overtake each other.
-            Some(held) if held.number > number => {}
+            Some(held) if held.number > number || held.number == number && held.token.is_none() => {}
             Some(held) if held.number == number => {
                 let known_until = ends_at.max(held.known_until);
                 books.lasts_until(&place, known_until, asked.at);
@@ -268,9 +268,10 @@ impl Ledger {
         let is_over = |(_, slot): &Place, held: &Held| {
             held.number == ended.fencing_token || *slot == 0 && held.number < ended.fencing_token
         };
-        self.change(key, is_over, |books, place| match ended.kept_ms {
-            0 => drop(books.remove(place)),
-            kept_ms => books.keep_until(place, boottime() + Duration::from_millis(kept_ms)),
+        self.change(key, is_over, |books, place| {
+            let is_it = books.held.get(place).is_some_and(|held| held.number == ended.fencing_token);
+            let kept_ms = if is_it { ended.kept_ms } else { 0 };
+            books.keep_until(place, boottime() + Duration::from_millis(kept_ms));
         });
     }
 

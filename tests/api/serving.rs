@@ -121,13 +121,13 @@ async fn a_grant_whose_lease_is_over_before_its_answer_is_taken_is_not_told() {
         app.clone().answer(request).await
     };
     for (short, again, look) in [
-        ("/locks/late?ttl=100ms", "/locks/late", "/locks/late"),
-        ("/lock?key=a&key=b&ttl=100ms", "/lock?key=a&key=b", "/locks/b"),
-        ("/once/late?ttl=100ms", "/once/late", "/once/late"),
+        ("/locks/late?ttl=1s", "/locks/late", "/locks/late"),
+        ("/lock?key=a&key=b&ttl=1s", "/lock?key=a&key=b", "/locks/b"),
+        ("/once/late?ttl=1s", "/once/late", "/once/late"),
     ] {
         let late = call("PUT", short).await;
         assert_eq!(late.status(), 201, "{short}");
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
         let next = call("PUT", again).await;
         assert_eq!(next.status(), 201, "{again}");
         assert!(!next.into_body().collect().await.unwrap().to_bytes().is_empty());

@@ -77,6 +77,7 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
         (&["--min-ttl", "400days"], "--min-ttl: must be from 1ms to 366days"),
         (&["--threads", "-1"], "--threads: must not be below 0"),
         (&["run", "--wait", "-1s", "k", "--", "true"], "--wait: must not be below 0"),
+        (&["watch", "--json", "-5"], "unexpected argument '-5'"),
         (&["--max-wait", "2h"], "--max-wait"),
         (&["--mark-ttl", "1s"], "--mark-ttl"),
         (&["--mark-ttl", "1m", "--max-wait", "1m"], "--mark-ttl"),

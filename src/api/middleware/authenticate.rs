@@ -44,6 +44,10 @@ pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<R
             let detail = "send your API key as a header: `Authorization: Bearer fp_…`";
             return Err(Problem::new(ProblemType::KeyRequired, detail).into_response().into());
         }
+        // It may be meant for others, such as a proxy on the way: it is no guess at a key.
+        Err(Unknown::Stranger(told)) => {
+            return Err(Problem::new(ProblemType::KeyRefused, told).into_response().into());
+        }
         Err(Unknown::Refused { id, reason, told }) => {
             return Err(refuse(app, request, id.as_deref(), reason, told).into());
         }
@@ -77,6 +81,8 @@ pub(crate) fn is_known(app: &AppState, request: &Request) -> bool {
 enum Unknown {
     /// It shows nothing.
     Nobody,
+    /// What it shows is no API key, as it is told.
+    Stranger(&'static str),
     /// What it shows is not accepted, for this `reason`. The caller reads `told`.
     Refused { id: Option<String>, reason: &'static str, told: &'static str },
 }
@@ -104,10 +110,7 @@ fn identify(keyring: &Keyring, request: &Request) -> Result<Caller, Unknown> {
                 let (reason, told) = reason_of(why);
                 Err(refused(None, reason, told))
             }
-            None => {
-                Err(no_key_in(request)
-                    .map_or(Unknown::Nobody, |told| refused(None, "it is no API key", told)))
-            }
+            None => Err(no_key_in(request).map_or(Unknown::Nobody, Unknown::Stranger)),
         };
     };
     let text = &*shown.map_err(|reason| refused(None, reason, reason))?;

@@ -49,7 +49,7 @@ problem_types! {
         KeyRequired = UNAUTHORIZED, "key-required", "An API key is required",
             "This gateway serves clients that send an API key: `Authorization: Bearer fp_…`, or the key as the password of Basic authentication. Its operator can give you one. Nothing was changed.";
         KeyRefused = UNAUTHORIZED, "key-refused", "The API key is not accepted",
-            "The API key in the Authorization header is malformed, unknown, expired or revoked. Nothing was changed.";
+            "The API key is malformed, unknown, expired or revoked. Nothing was changed.";
         RightMissing = FORBIDDEN, "right-missing", "The API key does not allow this",
             "The API key does not have the right that this request needs, or has it only for other names. `right` names it. Nothing was changed, and the store was not asked.";
         GrantOver = FORBIDDEN, "grant-over", "This grant does not hold the lock",

@@ -276,6 +276,8 @@ impl View {
             let (_, key) = self.timers.pop_first()?;
             let Some(known) = self.locks.get_mut(&key) else { continue };
             (known.looks_at, known.line_settles_at) = (None, None);
+            // Until a look has found something, news must not put the next one off.
+            known.line_lasts_until = known.line_lasts_until.map(|_| now + LOOK_AGAIN);
             if !is_wanted(&key) {
                 self.locks.remove(&key);
                 continue;

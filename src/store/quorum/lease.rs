@@ -116,7 +116,7 @@ impl QuorumStore {
             if let Some(largest) = largest.filter(|largest| *largest > number) {
                 burning.args[2] = largest.to_string();
                 let holders = pollster.ask_some(&Arc::new(burning), deadline, |index| !lacking[index]);
-                if pollster.is_burnt(holders, number).await {
+                if pollster.is_burnt(holders, number, deadline).await {
                     call.args[4] = largest.to_string();
                 }
             }
@@ -279,10 +279,13 @@ fn has_mended(answer: &MemberAnswer) -> bool {
 
 impl Pollster {
     /// Whether a number can never be granted any more that servers which hold a smaller one of its token were told to burn.
-    async fn is_burnt(&self, mut holders: Inquiry, smaller: u64) -> bool {
-        holders.rest().await;
+    async fn is_burnt(&self, mut holders: Inquiry, smaller: u64, deadline: Instant) -> bool {
         let refuses = |reply: &&ScriptReply| reply.field::<u64>(0).is_some_and(|own| own <= smaller);
-        holders.heard().filter(refuses).count() >= self.membership.blocking()
+        let blocking = self.membership.blocking();
+        let are_enough = |answers: &[Option<MemberAnswer>]| {
+            (heard(answers).filter(refuses).count() >= blocking).then_some(())
+        };
+        holders.decide(deadline, are_enough).await.is_some()
     }
 
     /// Ends a grant again where it was `mended`, unless most servers may still have it. It may have been released while that was

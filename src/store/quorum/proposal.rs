@@ -35,6 +35,8 @@ pub(super) struct Proposal<'a> {
     pub(super) grants: bool,
     /// Where to tell that the lock is free, if a request waits here.
     pub(super) channel: Option<&'a str>,
+    /// Whether the request waits if the lock is not granted.
+    pub(super) waits: bool,
     /// Whether a connection that was granted the lock meanwhile keeps it.
     pub(super) has_waited: bool,
 }
@@ -57,6 +59,8 @@ struct Bid<'a> {
     is_last: bool,
     /// Whether some server has said that the token holds the lock.
     is_own: bool,
+    /// The same, and has pinned it for that, or claimed it.
+    is_pinned: bool,
     /// The servers that may hold something of this attempt: they have accepted it, or may have, or may yet.
     possibly_accepted: Vec<bool>,
     /// Whether there were such before the last vote. Those of the last one were answered where it matters; a copy from an
@@ -87,6 +91,7 @@ impl QuorumStore {
             splits: 0,
             is_last: false,
             is_own: false,
+            is_pinned: false,
             possibly_accepted: vec![false; membership.members.len()],
             has_strays: false,
             deadline,
@@ -121,6 +126,7 @@ impl Bid<'_> {
         let (tally, poll) = self.ask().await;
         self.is_first = false;
         self.has_strays = self.may_be_accepted();
+        self.is_pinned |= poll.heard().any(|reply| reply.outcome == 1);
         for (index, answer) in poll.answers.iter().enumerate().filter(|(index, _)| poll.asked[*index]) {
             self.possibly_accepted[index] |= may_have_accepted_it(answer);
         }
@@ -188,13 +194,11 @@ impl Bid<'_> {
                     return Ok(Acquired::TakenOver);
                 }
                 let lease = self.store.pin(self.proposal.request, self.deadline).await?;
-                if attempt.is_of_connection() && self.proposal.channel.is_some() {
+                if attempt.is_of_connection() && self.proposal.waits {
                     // As scripts/acquire.lua does where none waits: a copy that comes late must not claim it anew.
-                    let known = KnownTo::Nobody;
-                    self.store
-                        .roll_back_all(key, token, *attempt, known, self.deadline)
-                        .await
-                        .map_err(|error| StoreError::Unknown(error.to_string()))?;
+                    let voided =
+                        self.store.roll_back_all(key, token, *attempt, KnownTo::Nobody, self.deadline);
+                    voided.await.map_err(|error| StoreError::Unknown(error.to_string()))?;
                 }
                 Ok(Acquired::AlreadyHeld(lease))
             }
@@ -221,12 +225,13 @@ impl Bid<'_> {
                 Ok(Acquired::AttemptVoided)
             }
             Tally::TooFew(error) => {
-                // One that says that the token holds the lock has pinned it, or claimed it.
-                let is_pinned = poll.heard().any(|reply| reply.outcome == 1);
-                let is_undone = self.is_undone().await && !is_pinned;
+                let is_undone = self.is_undone().await && !self.is_pinned;
                 let kind = if is_undone { StoreError::Unavailable } else { StoreError::Unknown };
                 Err(kind(error.to_string()))
             }
+            Tally::Nobody if !self.behind.is_empty() && self.is_pinned => unknown(
+                "some server took the token for the holder, and the clocks of others are too far behind",
+            ),
             Tally::Nobody if !self.behind.is_empty() => {
                 let members = &self.store.pollster.membership.members;
                 let names: Vec<_> = self.behind.iter().map(|index| &*members[*index].name).collect();
@@ -308,7 +313,7 @@ impl Bid<'_> {
     }
 
     fn call(&self) -> MemberCall {
-        let Proposal { request, supersedes, grants, channel, has_waited } = &self.proposal;
+        let Proposal { request, supersedes, grants, channel, waits, has_waited } = &self.proposal;
         let store = self.store;
         let LockRequest { key, token, attempt, ttl, note, terms } = *request;
         let mut args = vec![
@@ -323,7 +328,9 @@ impl Bid<'_> {
             store.mark_ttl.as_millis().to_string(),
             flag(self.is_first).to_owned(),
         ];
-        args.extend(terms_args(*terms).into_iter().chain([flag(*has_waited).to_owned()]));
+        args.extend(
+            terms_args(*terms).into_iter().chain([*has_waited, *waits].map(|is_so| flag(is_so).to_owned())),
+        );
         let keys = store.keys_of(key, token);
         let until = Until::About(store.pollster.membership.since_boot(self.deadline));
         let mut call = store.call(&scripts::ACQUIRE, key, keys, args, until);

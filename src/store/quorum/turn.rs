@@ -38,13 +38,6 @@ impl QuorumStore {
     /// Takes a lock that has no waiters here, or says why not.
     pub(super) async fn try_lock(&self, Try(lock): &Try, deadline: Instant) -> AnswerTo<Try> {
         let (LockRequest { key, token, .. }, asking) = (lock, Asking::at_once(lock));
-        // While another holds it, those who ask with tokens of their own need not ask one after the other.
-        if self.waiters.step(|state, now| state.held(key, now).is_some()) {
-            let answer = self.ask(asking, deadline).await?;
-            if !matches!(answer, Acquired::NotTaken(Refusal { holder: None, .. })) {
-                return Ok(answer);
-            }
-        }
         let _turn = self.waiters.turn(key, deadline).await?;
         let may_take = self.waiters.step(|state, now| {
             let held = state.held(key, now);
@@ -242,9 +235,9 @@ impl QuorumStore {
         trying: Trying<'_>,
         deadline: Instant,
     ) -> Result<Acquired<Refusal>, StoreError> {
-        let Asking { lock: request, supersedes, has_waited, .. } = asking;
+        let Asking { lock: request, supersedes, waits, has_waited } = asking;
         let channel = self.channel_for(asking);
-        let proposal = Proposal { request, supersedes, grants: true, channel, has_waited };
+        let proposal = Proposal { request, supersedes, grants: true, channel, waits, has_waited };
         let asked_at = boottime();
         let answer = self.propose(proposal, deadline).await?;
         trying.ends(|state, now| {
@@ -259,9 +252,9 @@ impl QuorumStore {
 
     /// Asks who holds the lock, and pins it if it is the token. Takes nothing.
     async fn ask(&self, asking: Asking<'_>, deadline: Instant) -> Result<Acquired<Refusal>, StoreError> {
-        let Asking { lock: request, supersedes, has_waited, .. } = asking;
+        let Asking { lock: request, supersedes, waits, has_waited } = asking;
         let channel = self.channel_for(asking);
-        let proposal = Proposal { request, supersedes, grants: false, channel, has_waited };
+        let proposal = Proposal { request, supersedes, grants: false, channel, waits, has_waited };
         let asked_at = boottime();
         let answer = self.propose(proposal, deadline).await?;
         self.waiters.step(|state, now| {

@@ -91,15 +91,18 @@ async fn the_end_of_a_connection_removes_no_number_that_is_still_voted_on() {
 async fn a_connection_releases_no_larger_number_than_it_was_told_of() {
     let fleet = Fleet::quorum(&Clock::running(NOW_US));
     let store = quorum_store(&fleet).await;
-    let lock = LockRequest { attempt: Attempt::for_connection(), ..request("a") };
-    let Ok(Acquired::Granted(lease)) = ask(&store, Try(lock.clone())).await else { panic!("it is free") };
+    let first = request("a");
+    let Ok(Acquired::Granted(lease)) = ask(&store, Try(first.clone())).await else { panic!("it is free") };
+    let lock = LockRequest { attempt: Attempt::for_connection(), ..first };
+    assert!(matches!(ask(&store, Try(lock.clone())).await, Ok(Acquired::AlreadyHeld(_))));
     let script = "local key = redis.call('KEYS', '*:lock:*')[1] local lock = redis.call('GET', key) \
         return redis.call('SET', key, string.sub(lock, 1, 98) .. '9' .. string.sub(lock, 100), 'KEEPTTL')";
     let server = &fleet.servers[2];
     let renumber = [&words("EVAL")[..], &[script.as_bytes().to_vec()], &words("0")[..]].concat();
     assert_eq!(server.ask(server.connect(), &renumber), Reply::OK);
     let LockRequest { key, token, attempt, .. } = lock;
-    let known = KnownTo::Connection { number: lease.fencing_token, told_for: Duration::ZERO };
+    let (attempt, told_for) = (attempt.claim(), Duration::ZERO);
+    let known = KnownTo::Connection { number: lease.fencing_token, told_for };
     ask(&store, RollBack { key, token, attempt, ticket: TicketAfter::Removed, known }).await.unwrap();
     sleep(ARRIVED).await;
     let is_held = |server: &Server| matches!(do_to_lock(server, "PTTL"), Reply::Int(1..));

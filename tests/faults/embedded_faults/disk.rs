@@ -202,7 +202,9 @@ fn refused_for_want_of_room(answer: Answer) {
 
 #[track_caller]
 fn ended_for_want_of_room(started: Result<Gateway, Vec<String>>) {
-    let said = started.err().expect("it has started");
+    let mut said = started.err().expect("it has started");
+    // The commit for which there was no room is in the file in part.
+    said.retain(|line| !line.contains("the newest commit in the file cannot be read"));
     assert!(said.len() == 1 && said[0].contains(REASON), "{said:#?}");
 }
 

@@ -130,10 +130,12 @@ impl Machine {
             taken => taken,
         };
         let guard = match taken {
-            Taken::Granted(guard) => Some(guard),
+            Taken::Granted(guard) if others.is_empty() => Some(guard),
             Taken::AlreadyHeld => None,
             // It has ended since it was found. Another request may rely on one of the others.
-            Taken::Over(_) | Taken::HeldOtherwise(_) | Taken::Refused(_) => return Err(changed_hands()),
+            Taken::Granted(_) | Taken::Over(_) | Taken::HeldOtherwise(_) | Taken::Refused(_) => {
+                return Err(changed_hands());
+            }
         };
         self.owner().release(app, others).await.map_err(in_doubt)?;
         let answer = StatusCode::OK.into_response();

@@ -23,9 +23,12 @@ pub(super) fn permitted(parts: &Parts, key: &LockKey) -> Result<Caller, Problem>
     Ok(caller)
 }
 
-/// An error behind a step that may have done something: none of them says that nothing was changed.
-pub(super) fn in_doubt(problem: Problem) -> Problem {
-    Problem::new(ProblemType::OutcomeUnknown, problem.detail())
+/// An error behind a step that may have done something. What it says of itself may be that nothing was done.
+pub(super) fn in_doubt(_: Problem) -> Problem {
+    Problem::new(
+        ProblemType::OutcomeUnknown,
+        "a part of this may be done, and another part failed: ask again",
+    )
 }
 
 pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {

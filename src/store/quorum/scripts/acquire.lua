@@ -10,6 +10,7 @@
 --                                                                 ARGV[15] max_hold, ms, may be empty
 --                                                                 ARGV[16] min_hold, ms, may be empty
 --                                                                 ARGV[17] slots   ARGV[18] 1: the attempt has waited
+--                                                                 ARGV[19] 1: it waits if it is not granted the lock
 --
 -- Returns { outcome, lock, ms left, largest number }: 0 accepted · 1 the token holds it, pinned or claimed · 2 held by another
 --   10 a connection of the token was granted it while this attempt waited
@@ -52,7 +53,7 @@ if lock then
     if is_taken_over then return { 10, lock, left_ms, whole(high) } end
     -- Setting the TTL anew may round it up: once in the life of a grant, not with every look.
     -- One that waits goes on with this attempt, unless most servers say so. Then the gateway voids it.
-    if claims and ARGV[11] == '' then void(KEYS[3], tombstone, ATTEMPT, ARGV[13]) end
+    if claims and ARGV[19] ~= '1' then void(KEYS[3], tombstone, ATTEMPT, ARGV[13]) end
     if by ~= once_told(ATTEMPT) then lock = hold_by(LOCK, lock, once_told(ATTEMPT), left_ms, left_ms) end
     return { 1, lock, left_ms, whole(high) }
   end

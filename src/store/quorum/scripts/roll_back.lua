@@ -11,8 +11,8 @@
 local lock, left_ms = held(KEYS[2])
 local tombstone = redis.call('GET', KEYS[3])
 local is_granted = lock and token_of(lock) == ARGV[5] and attempt_of(lock) == ARGV[6]
--- A connection may have claimed a larger number here that is still being voted on.
-if is_granted and ARGV[9] ~= '0' then is_granted = number_of(lock) <= tonumber(ARGV[9]) end
+-- A connection may have claimed a larger number here that is still being voted on. It is by a claim that it holds what others took.
+if is_granted and ARGV[9] ~= '0' and string.find(ARGV[6], '^[cdef]') then is_granted = number_of(lock) <= tonumber(ARGV[9]) end
 local told_ms = tonumber(ARGV[8] or nil)
 local outcome, kept_ms = is_granted and 1 or 0, nil
 -- A lock that was told of is released, and not undone.

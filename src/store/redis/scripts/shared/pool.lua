@@ -157,7 +157,7 @@ local function open_pool(token)
     local former, digits, owner = string.sub(grant.lock, 1, ATTEMPT_DIGITS), string.match(grant.lock, '^%S+ %S+ (%d+)%S*(.*)$')
     remove(grant)
     if not least_ms or least_ms <= 0 then return nil end
-    local kept = { field = '!' .. grant.slot, slot = grant.slot, slots = grant.slots }
+    local kept = { field = '!' .. whole(grant.slot), slot = grant.slot, slots = grant.slots }
     add(kept, KEPT .. ' ' .. former .. ' ' .. digits .. owner, least_ms)
     return least_ms
   end
@@ -217,7 +217,7 @@ local function open_pool(token)
     begin(OFFER_MS)
     local offer = {
       token = token, slots = ticket.slots, attempt = ticket.attempt, gateway = ticket.gateway, start_ms = NOW_MS,
-      line = token .. ' ' .. ticket.slots .. ' ' .. ticket.attempt .. ' ' .. ticket.gateway .. ' ' .. NOW_MS,
+      line = token .. ' ' .. whole(ticket.slots) .. ' ' .. ticket.attempt .. ' ' .. ticket.gateway .. ' ' .. whole(NOW_MS),
     }
     pool.offers[#pool.offers + 1], are_kept = offer, false
     return offer

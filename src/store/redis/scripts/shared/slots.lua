@@ -13,6 +13,8 @@
 
 local ALL, KEPT = '*', string.rep('0', TOKEN_HASH_DIGITS)
 
+local function whole(number) return string.format('%.0f', number) end
+
 -- No lease ends so late; the `*` of `ends` is over after it.
 local LAST_END = LARGEST_NUMBER - 1
 
@@ -25,7 +27,7 @@ end
 
 -- What stands of a grant in its field.
 local function written(grant)
-  return grant.slot .. ' ' .. grant.slots .. ' ' .. string.sub(grant.lock, ATTEMPT_AT)
+  return whole(grant.slot) .. ' ' .. whole(grant.slots) .. ' ' .. string.sub(grant.lock, ATTEMPT_AT)
 end
 
 -- Writes a grant, which ends in so many ms, and more fields of `held` with it. `keys` are the four.
@@ -100,5 +102,5 @@ end
 -- A grant as it is told: its slot, and how many it has said, stand behind its number.
 local function told(grant)
   local _, last = string.find(grant.lock, '^%d+', NUMBER_AT)
-  return string.sub(grant.lock, 1, last) .. '*' .. grant.slot .. '*' .. grant.slots .. string.sub(grant.lock, last + 1)
+  return string.sub(grant.lock, 1, last) .. '*' .. whole(grant.slot) .. '*' .. whole(grant.slots) .. string.sub(grant.lock, last + 1)
 end
