@@ -176,7 +176,8 @@ impl Gateway {
                 AcquireAnswer::Refused(RequestRefusal {
                     parameter: problem.parameter,
                     reason: reply.reason(),
-                    is_of_all: reply.status != 400,
+                    // One that was released or broken meanwhile is no fault of the caller's.
+                    is_of_all: !matches!(reply.status, 400 | 409),
                 })
             }
             // A limit says nothing of who holds the lock.

@@ -5,6 +5,11 @@ use super::error::SettingsError;
 /// Checks that a text is HOST:PORT. Whether the host has an address of this machine shows when it is listened on.
 pub(super) fn check_listen(flag: &'static str, text: &str) -> Result<(), SettingsError> {
     let wrong = |problem: String| Err(SettingsError::new(flag, format!("{text:?} {problem}")));
+    // What stands in front of an @ may be a password.
+    if text.contains('@') {
+        let problem = "names a user, as a store's address does: write HOST:PORT".to_owned();
+        return Err(SettingsError::new(flag, problem));
+    }
     if let Some((_, rest)) = text.split_once("://") {
         return wrong(format!("has a scheme: write {:?}", rest.trim_end_matches('/')));
     }

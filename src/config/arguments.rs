@@ -125,8 +125,13 @@ impl Given {
         let values =
             self.matches.get_raw(id)?.map(|value| value.to_string_lossy().escape_debug().to_string());
         let values = values.collect::<Vec<_>>().join(",");
-        (!values.is_empty() && !values.contains("://")).then_some(values)
+        (!values.is_empty() && !may_be_secret(&values)).then_some(values)
     }
+}
+
+/// Whether what was put in the wrong place may hold a password or an API key.
+fn may_be_secret(value: &str) -> bool {
+    value.contains("://") || value.contains('@') || value.trim_start_matches('\'').starts_with("fp_")
 }
 
 /// A line with the variable in which stands what is wrong, if it is one.
@@ -202,8 +207,7 @@ pub fn explain_arguments(error: &clap::Error) -> String {
         None => line,
     };
     let line = in_variable(line, variable.as_deref());
-    // A store's address that was put in the wrong place may hold a password.
-    let words = line.split_whitespace().map(|word| if word.contains("://") { "'…'" } else { word });
+    let words = line.split_whitespace().map(|word| if may_be_secret(word) { "'…'" } else { word });
     words.collect::<Vec<_>>().join(" ")
 }
 

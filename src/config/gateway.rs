@@ -116,6 +116,10 @@ impl GatewayArgs {
 pub(super) fn read_secret(flag: &'static str, file: &Path) -> Result<String, SettingsError> {
     match read_text(file) {
         Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) if file.to_string_lossy().starts_with("fp_") => {
+            let problem = format!("cannot read the file, whose name begins as an API key does: {error}");
+            Err(SettingsError::new(flag, problem))
+        }
         Err(error) => Err(SettingsError::new(flag, format!("cannot read {}: {error}", file.display()))),
     }
 }

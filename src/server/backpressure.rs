@@ -26,6 +26,8 @@ use crate::telemetry::Connections;
 pub(super) const PIECE_BYTES: usize = 16 * 1024;
 /// What an HTTP/2 answer takes in memory besides its body, as measured.
 const H2_ANSWER_BYTES: usize = 3 * 1024;
+/// A body that is longer counts besides.
+const SHORT_BYTES: usize = 1024;
 
 /// What is unread on all connections of a server.
 pub(super) struct Backpressure {
@@ -207,7 +209,7 @@ impl Drop for Place {
 struct Piece {
     bytes: Bytes,
     _place: Place,
-    _charge: Charge,
+    _charges: (Charge, Option<Charge>),
 }
 
 impl AsRef<[u8]> for Piece {
@@ -269,13 +271,24 @@ impl HttpBody for CountedBody {
             }
         }
         let length = this.rest.len().min(PIECE_BYTES);
+        // What grants a lock is shorter. Once it was read, nothing rolls that back any more.
+        let is_alone = place.is_some() && this.charge.is_none() && this.rest.is_unique();
+        let own = match is_alone && length > SHORT_BYTES {
+            true => match this.unread.charge(length) {
+                Ok(charge) => Some(charge),
+                Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
+            },
+            false => None,
+        };
         // A copy: without it, one unread piece would keep the whole answer in memory.
         let is_part = this.charge.is_some() && this.counts_pieces;
         let part = this.rest.split_to(length);
         let bytes = if is_part { Bytes::copy_from_slice(&part) } else { part };
         Poll::Ready(Some(Ok(Frame::data(match place.zip(piece) {
             None => bytes,
-            Some((place, charge)) => Bytes::from_owner(Piece { bytes, _place: place, _charge: charge }),
+            Some((place, charge)) => {
+                Bytes::from_owner(Piece { bytes, _place: place, _charges: (charge, own) })
+            }
         }))))
     }
 

@@ -200,7 +200,11 @@ fn client_verifier(
 fn validity(chain: &[CertificateDer<'_>]) -> Option<RangeInclusive<Timestamp>> {
     let (_, first) = X509Certificate::from_der(chain.first()?).ok()?;
     let validity = first.validity();
-    let time = |seconds| Timestamp::from_second(seconds).ok();
+    // A certificate without an end of its own says 9999-12-31, which is beyond the last that can be told.
+    let time = |seconds: i64| {
+        let seconds = seconds.clamp(Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
+        Timestamp::from_second(seconds).ok()
+    };
     Some(time(validity.not_before.timestamp())?..=time(validity.not_after.timestamp())?)
 }
 

@@ -201,7 +201,6 @@ impl LockService {
                 guard.is_granted(lease.fencing_token);
                 match lease_left(lease, sent_at) {
                     Some(lease) => {
-                        guard.tells(&lease);
                         self.watch.tell(&request.key, || Doing::Granted(lease.clone()));
                         Ok(Outcome::Granted(lease, guard))
                     }

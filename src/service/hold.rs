@@ -112,7 +112,7 @@ enum Sent {
     Renewed(Known),
     Lost(Loss),
     /// With the guard that rolls the grant back if the client is never told.
-    HandedOver(Known, Box<GrantGuard>),
+    HandedOver(Known, GrantGuard),
 }
 
 /// Boxed: a channel has room for 32 at once, and most of it stays empty.

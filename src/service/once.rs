@@ -187,7 +187,7 @@ impl LockService {
         answer: Begun,
         token: TokenHash,
         sent_at: Duration,
-        mut guard: GrantGuard,
+        guard: GrantGuard,
         deadline: Instant,
     ) -> Result<BeginOutcome, StoreError> {
         let over = || "the lease ended before the request could be answered: ask for a longer ttl".to_owned();
@@ -195,10 +195,7 @@ impl LockService {
         let why = match answer {
             Begun::Granted(place) => {
                 return match left(place) {
-                    Some(place) => {
-                        guard.tells(&place.lease);
-                        Ok(BeginOutcome::Granted(place, guard))
-                    }
+                    Some(place) => Ok(BeginOutcome::Granted(place, guard)),
                     None => match guard.roll_back_now(deadline).await {
                         Ok(was_granted) => Err(not_granted(request.is_undone(was_granted), over())),
                         Err(_) => Err(StoreError::Unknown(over())),

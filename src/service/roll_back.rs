@@ -91,7 +91,6 @@ impl Cleaner {
             granted: None,
             ticket,
             told: None,
-            over_at: Duration::MAX,
             // A late copy can arrive for as long as tombstones live, also when the lease would be over by then.
             patience: ttl.as_duration().max(self.tombstone_ttl),
         }))
@@ -141,18 +140,9 @@ impl GrantGuard {
 
     /// The attempt that is in use was granted the lock.
     pub(super) fn is_granted(&mut self, number: FencingToken) {
-        self.0.iter_mut().for_each(|armed| armed.granted = Some(number));
-    }
-
-    /// The client is to be told of this lease, as it is now.
-    pub(super) fn tells(&mut self, lease: &Lease) {
-        let over_at = boottime() + Duration::from_millis(lease.left_ms);
-        self.0.iter_mut().for_each(|armed| armed.over_at = over_at);
-    }
-
-    /// Whether the lease of which the client is to be told is over.
-    pub fn is_late(&self) -> bool {
-        self.0.as_ref().is_some_and(|armed| boottime() >= armed.over_at)
+        if let Some(armed) = &mut self.0 {
+            armed.granted = Some(number);
+        }
     }
 
     /// The ticket with which the request waits, to which its client may come back.
@@ -272,8 +262,6 @@ struct Armed {
     ticket: TicketAfter,
     /// What its client knew of, and when all is over that its token was told of before.
     told: Option<(Lease, Duration)>,
-    /// When the lease is over of which its client is to be told.
-    over_at: Duration,
     patience: Duration,
 }
 

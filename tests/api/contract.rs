@@ -462,6 +462,10 @@ async fn h2c_and_head_work(stage: Stage) {
     client.put("/locks/h2").send().await.expect_problem(423, "lock-held");
     let answer = client.call("HEAD", "/locks/h2").send().await.expect(200);
     assert!(answer.body.is_empty() && answer.header("fencing-token").is_some());
+    // This one reaches no route.
+    let long = format!("/locks/{}", "x".repeat(20_000));
+    let answer = client.call("HEAD", &long).send().await.expect(414);
+    assert!(answer.body.is_empty() && answer.header("content-length").is_some_and(|length| length != "0"));
     client.delete("/locks/h2").token(&token).send().await.expect(204);
     let head: Answer = stage.client().call("HEAD", "/locks/h2").send().await.expect(404);
     assert!(head.body.is_empty());

@@ -112,32 +112,6 @@ async fn a_grant_that_reached_no_socket_is_taken_back() {
     assert_eq!(call("GET", "/locks/taken").await.status(), 200);
 }
 
-/// Over HTTP/2, a client may take the head of an answer at once, and its body when it likes.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_grant_whose_lease_is_over_before_its_answer_is_taken_is_not_told() {
-    let app = app(in_memory(CancellationToken::new()));
-    let call = async |method: &str, address: &str| {
-        let request = Request::builder().method(method).uri(address).body(Body::empty()).unwrap();
-        app.clone().answer(request).await
-    };
-    for (short, again, look) in [
-        ("/locks/late?ttl=1s", "/locks/late", "/locks/late"),
-        ("/lock?key=a&key=b&ttl=1s", "/lock?key=a&key=b", "/locks/b"),
-        ("/once/late?ttl=1s", "/once/late", "/once/late"),
-    ] {
-        let late = call("PUT", short).await;
-        assert_eq!(late.status(), 201, "{short}");
-        tokio::time::sleep(Duration::from_millis(1_100)).await;
-        let next = call("PUT", again).await;
-        assert_eq!(next.status(), 201, "{again}");
-        assert!(!next.into_body().collect().await.unwrap().to_bytes().is_empty());
-        assert!(late.into_body().collect().await.is_err(), "{short}: it is told of a lease that is over");
-        // What is undone for it leaves the next one alone.
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        assert_eq!(call("GET", look).await.status(), 200, "{look}");
-    }
-}
-
 /// A handler of the test's own, behind everything that the real handlers are behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_is_a_problem_with_a_request_id() {

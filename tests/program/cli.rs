@@ -173,6 +173,17 @@ fn a_wrong_setting_is_told_with_what_was_given_and_with_what_to_write() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     // What may be a secret is not repeated.
     assert!(output.status.code() == Some(2) && !stderr.contains("hunter2"), "{stderr}");
+    for (variable, value, args) in [
+        ("FENCEPOST_LISTEN", "redis://me:hunter2@host", &["serve"][..]),
+        ("FENCEPOST_LISTEN", "me:hunter2@host:6379", &["serve"]),
+        ("FENCEPOST_MAX_TTL", "fp_hunter2", &["serve"]),
+        ("FENCEPOST_API_KEY_FILE", "fp_hunter2", &["run", "k", "--", "true"]),
+    ] {
+        let mut command = bare_command();
+        let output = command.args(args).env(variable, value).stderr(Stdio::piped()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && !stderr.contains("hunter2"), "{variable}: {stderr}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

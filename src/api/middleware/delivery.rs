@@ -12,21 +12,12 @@ use crate::service::GrantGuard;
 /// Something that learns that a response is being written. If it is dropped without the call, the response was not
 /// written.
 pub(crate) trait Delivery: Send + Unpin + 'static {
-    /// Whether what the response says is not true any more, since it was not taken for so long.
-    fn is_late(&self) -> bool {
-        false
-    }
-
     fn delivered(self);
 }
 
 /// The guard of a grant travels with the answer. If the socket takes the answer, the client keeps the lock. If not, the
 /// grant is rolled back.
 impl Delivery for GrantGuard {
-    fn is_late(&self) -> bool {
-        self.is_late()
-    }
-
     fn delivered(self) {
         self.disarm();
     }
@@ -35,7 +26,7 @@ impl Delivery for GrantGuard {
 /// Ties `delivery` to the response. The connection takes the response when it polls the body for the first time.
 ///
 /// A server cannot see more than that. What happens later, in the kernel, in a proxy or at the client, never releases a
-/// lock. A body that is taken too late is broken off: over HTTP/2, a client may take it whenever it likes.
+/// lock.
 pub(crate) fn track(response: Response, delivery: impl Delivery) -> Response {
     response.map(|body| {
         if body.is_end_stream() {
@@ -60,20 +51,10 @@ impl<D: Delivery> HttpBody for TrackedBody<D> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if self.delivery.as_ref().is_some_and(D::is_late) {
-            self.delivery = None;
-            return Poll::Ready(Some(Err(axum::Error::new(
-                "the lease was over before the answer was taken",
-            ))));
-        }
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        // A body within this one may be late.
-        if !matches!(frame, Poll::Ready(Some(Err(_))))
-            && let Some(delivery) = self.delivery.take()
-        {
+        if let Some(delivery) = self.delivery.take() {
             delivery.delivered();
         }
-        frame
+        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

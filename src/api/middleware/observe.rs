@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
-use axum::http::header::CACHE_CONTROL;
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::response::Response;
 use tracing::Level;
@@ -27,6 +28,8 @@ use crate::telemetry::traces::RequestSpan;
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The longest id that is taken over from a caller, in characters.
 const LONGEST_REQUEST_ID: usize = 128;
+/// The longest method that is written down.
+const LONGEST_METHOD: usize = 32;
 
 /// Runs before everything else: gives the request an id and begins its line. The line is written when the answer is
 /// handed to the socket, or when the client turns out to have gone.
@@ -124,7 +127,11 @@ impl LogLine {
             self.of_record = response.headers().get(ONCE).and_then(RequestOutcome::of_record);
         }
         if self.method == Method::HEAD {
-            // The connection drops the body of this answer unread. So the answer ends with its head.
+            // HTTP/1 sends no body here, but HTTP/2 would, of an answer that no route has made. So the answer ends with its head.
+            if let Some(length) = response.body().size_hint().exact().filter(|length| *length > 0) {
+                response.headers_mut().insert(CONTENT_LENGTH, length.into());
+                *response.body_mut() = Body::empty();
+            }
             self.delivered();
             return response;
         }
@@ -171,8 +178,12 @@ impl LogLine {
             return;
         }
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        let (request_id, method, key) =
-            (self.context.request_id().clone(), self.method.clone(), key.cloned());
+        let (request_id, key) = (self.context.request_id().clone(), key.cloned());
+        // Hardly anything bounds what a client calls one.
+        let method = match self.method.as_str().len() {
+            0..=LONGEST_METHOD => self.method.clone(),
+            _ => Method::from_bytes(b"_OTHER").unwrap_or_default(),
+        };
         let key_id = key_id.map(str::to_owned);
         let others = asked.map(|asked| asked.others.clone()).unwrap_or_default();
         let line = move || {

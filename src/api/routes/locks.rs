@@ -87,10 +87,6 @@ struct Waited {
 }
 
 impl Delivery for Waited {
-    fn is_late(&self) -> bool {
-        self.guard.is_late()
-    }
-
     fn delivered(self) {
         self.guard.disarm();
         self.wait.used();

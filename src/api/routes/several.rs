@@ -96,10 +96,6 @@ struct GrantsOfSeveral {
 }
 
 impl Delivery for GrantsOfSeveral {
-    fn is_late(&self) -> bool {
-        self.guards.iter().any(GrantGuard::is_late)
-    }
-
     fn delivered(self) {
         self.guards.into_iter().for_each(GrantGuard::disarm);
         if let Some(wait) = self.wait {

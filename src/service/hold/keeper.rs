@@ -87,9 +87,7 @@ impl Keeper {
                     "a connection lost the lock that it held"
                 );
                 last_word.send(Box::new(match loss {
-                    Loss::ShuttingDown(_) => {
-                        Sent::HandedOver(self.known.clone(), Box::new(self.guard.take()))
-                    }
+                    Loss::ShuttingDown(_) => Sent::HandedOver(self.known.clone(), self.guard.take()),
                     loss => Sent::Lost(loss),
                 }));
             }

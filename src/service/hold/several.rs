@@ -99,12 +99,9 @@ impl LockService {
         self.take_all(request, keys).await.map(|mut keepers| {
             // Measured once more, since one renewal may have taken longer than another.
             let mut leases = Vec::with_capacity(keepers.len());
-            for keeper in &mut keepers {
+            for keeper in &keepers {
                 match keeper.known.now() {
-                    Some(lease) => {
-                        keeper.guard.tells(&lease);
-                        leases.push(lease);
-                    }
+                    Some(lease) => leases.push(lease),
                     None => return Several::Lost(keeper.key.clone(), Loss::Expired),
                 }
             }
