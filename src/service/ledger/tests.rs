@@ -177,3 +177,23 @@ fn a_lease_counts_for_as_long_as_any_answer_says_or_a_request_without_one_may_ha
     ledger.lasts(&key("a"), &lease(1, 9_000), last);
     assert!(left() < 30 * second, "{:?}", left());
 }
+
+#[test]
+fn a_late_answer_does_not_lengthen_what_is_kept_and_a_later_grant_keeps_no_earlier_one() {
+    let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 2 });
+    let (token, hour_ms) = (TokenHash::from_bytes([1; 32]), 3_600_000);
+    let ends = |name: &str, number| {
+        let fencing_token = lease(number, 1).fencing_token;
+        ledger.ended(&key(name), Ended { fencing_token, kept_ms: hour_ms });
+    };
+    let ends_at = |name: &str| ledger.books.lock().held.get(&(key(name), 0)).map(|held| held.ends_at);
+    ledger.holds(&key("a"), token, &lease(1, hour_ms), ASKED, &account, None);
+    ends("a", 1);
+    let kept_until = ends_at("a");
+    ledger.holds(&key("a"), token, &lease(1, 24 * hour_ms), ASKED, &account, None);
+    assert!(kept_until.is_some() && ends_at("a") == kept_until);
+    // Another gateway has granted it since, and that grant is kept.
+    ledger.holds(&key("b"), token, &lease(2, hour_ms), ASKED, &account, None);
+    ends("b", 3);
+    assert_eq!(ends_at("b"), None);
+}

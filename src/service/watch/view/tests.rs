@@ -201,3 +201,22 @@ fn while_clients_wait_the_line_is_looked_at_again_and_no_longer() {
     view.learn(&key(), &long(NOW), 1, NOW);
     assert_eq!(view.next_look(), Some(NOW + LINE_LASTS));
 }
+
+#[test]
+fn a_look_at_a_line_that_failed_is_not_put_off_by_news() {
+    let mut view = View::default();
+    let long = Lease { left_ms: 3_600_000, ..lease(1) };
+    view.learn(&key(), &long, 1, NOW);
+    let mut at = NOW + LINE_LASTS;
+    assert_eq!(view.take_due(at, |_| true), Some(key()), "it is looked at, and nothing is found");
+    let failed_at = at;
+    while at < failed_at + 3 * LOOK_AGAIN {
+        at += LOOK_AGAIN / 4;
+        if view.take_due(at, |_| true).is_some() {
+            return;
+        }
+        // It says nothing of the line.
+        view.note(&key(), &Doing::Renewed(long.clone()), at);
+    }
+    panic!("news put it off");
+}
