@@ -68,14 +68,13 @@ impl LockService {
             self.ledger.may_last(&key, hash, *asked_at, longest);
         }
         let mut acquisition = self.acquire_uncounted(attempt, made, request, &mut room).await?;
-        match (&acquisition.outcome, asked_by) {
-            // Then the token may hold it.
-            (Outcome::NotTaken(NotAcquired::Refused(Refusal { holder_unknown: true, .. })), _) => {}
-            (
-                Outcome::NotTaken(NotAcquired::Refused(_) | NotAcquired::TokenReleased),
-                Some((hash, asked_at)),
-            ) => self.ledger.lost(&key, &hash, asked_at, false),
-            _ => {}
+        // Where the holder is not known, it may be the token.
+        if let Some((hash, asked_at)) = asked_by
+            && let Outcome::NotTaken(
+                NotAcquired::Refused(Refusal { holder_unknown: false, .. }) | NotAcquired::TokenReleased,
+            ) = &acquisition.outcome
+        {
+            self.ledger.lost(&key, &hash, asked_at, false);
         }
         match &acquisition.outcome {
             Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, ..) => {

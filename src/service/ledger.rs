@@ -63,7 +63,7 @@ impl Drop for Counted {
 }
 
 /// What a request asked for that is told of a lease.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct AskedLease {
     /// When it was sent; it matters only where its token may hold the lock already.
     pub(super) at: Duration,

@@ -73,6 +73,12 @@ async fn a_stream_ends_when_its_key_is_taken_away_or_loses_the_right() {
     third.next().await.is("granted");
 }
 
+/// Watches all that the key may see, behind this event.
+async fn come_back(client: &Client, key: &str, after: &str) -> Stream {
+    let call = client.call("GET", "/events?prefix=").header("Last-Event-ID", after);
+    Stream::by(with(key, call)).await
+}
+
 /// What is hidden from a key is not counted by what it is told either.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_ids_of_a_narrow_stream_do_not_say_how_much_else_was_told() {
@@ -81,10 +87,7 @@ async fn the_ids_of_a_narrow_stream_do_not_say_how_much_else_was_told() {
     let narrow = keys.add("narrow", "prefixes = [\"a/\"]\nallow = [\"list\"]");
     let gateway = gateway(&keys).await;
     let client = Client::new(gateway.address);
-    let watch = async |key: &str, after: &str| {
-        let call = client.call("GET", "/events?prefix=").header("Last-Event-ID", after);
-        Stream::by(with(key, call)).await
-    };
+    let watch = async |key: &str, after: &str| come_back(&client, key, after).await;
     let take = async |lock: &str| {
         with(&all, client.put(&format!("/lock?key={lock}"))).send().await.expect(201);
     };
@@ -126,10 +129,7 @@ async fn a_reader_whose_key_is_for_other_locks_when_it_comes_back_looks() {
         let moved = keys.add("moved", &format!("prefixes = [{before}]\nallow = [\"list\"]"));
         let gateway = gateway(&keys).await;
         let client = Client::new(gateway.address);
-        let watch = async |key: &str, after: &str| {
-            let call = client.call("GET", "/events?prefix=").header("Last-Event-ID", after);
-            Stream::by(with(key, call)).await
-        };
+        let watch = async |key: &str, after: &str| come_back(&client, key, after).await;
         let take = async |lock: &str| {
             let put = client.put(&format!("/lock?key={lock}&ttl=1m")).token(&fresh_token());
             with(&all, put).send().await.expect(201);

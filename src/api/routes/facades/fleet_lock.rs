@@ -129,21 +129,17 @@ impl Machine {
             Taken::HeldOtherwise(slots) => self.take(app, oldest, slots).await?,
             taken => taken,
         };
-        let guard = match taken {
-            Taken::Granted(guard) if others.is_empty() => Some(guard),
-            Taken::AlreadyHeld => None,
+        let answer = StatusCode::OK.into_response();
+        match taken {
+            Taken::Granted(guard) if others.is_empty() => return Ok(track(answer, guard)),
+            Taken::AlreadyHeld => {}
             // It has ended since it was found. Another request may rely on one of the others.
             Taken::Granted(_) | Taken::Over(_) | Taken::HeldOtherwise(_) | Taken::Refused(_) => {
                 return Err(changed_hands());
             }
-        };
+        }
         self.owner().release(app, others).await.map_err(in_doubt)?;
-        let answer = StatusCode::OK.into_response();
-        // Only now: an answer without a body counts as delivered as soon as it is tracked.
-        Ok(match guard {
-            Some(guard) => track(answer, guard),
-            None => answer,
-        })
+        Ok(answer)
     }
 }
 
