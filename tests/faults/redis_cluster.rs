@@ -115,6 +115,74 @@ async fn waiters_are_put_back_although_those_of_another_server_cannot_be() {
     }
 }
 
+/// A server of a cluster may know its neighbours by no name that its clients could use.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_names_no_host_is_followed_to_where_it_points() {
+    let cluster = RedisCluster::start_with(&["--cluster-preferred-endpoint-type", "unknown-endpoint"]).await;
+    let gateway = Gateway::start(&["--store", &cluster.url()]).await;
+    let client = Client::new(gateway.address);
+    let key = key_on(&cluster, 0).await;
+    let lock = format!("/locks/{key}?ttl=30s");
+    let token = client.put(&lock).send().await.expect(201).token();
+    let renew = async || client.patch(&lock).token(&token).send().await.expect(200);
+    // To the new server once (ASK), and for good (MOVED).
+    let migration = cluster.begin_migration(slot_of_lock(&key), 1).await;
+    while cluster.move_keys(migration, 1_000).await > 0 {}
+    renew().await;
+    cluster.end_migration(migration).await;
+    let _: () = cluster.nodes[0].command(&["CONFIG", "RESETSTAT"]).await;
+    renew().await;
+    let pointed: String = cluster.nodes[0].command(&["INFO", "errorstats"]).await;
+    let count = pointed.lines().find_map(|line| line.strip_prefix("errorstat_MOVED:count="));
+    let count = count.map_or(0, |count| count.trim().parse::<u32>().unwrap());
+    assert!(count <= 1, "sent to the old server {count} times");
+}
+
+/// A new node of a cluster has no slot until its first one has come.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_link_to_a_server_lasts_while_its_first_slot_is_on_its_way() {
+    let cluster = RedisCluster::start().await;
+    let empty = &cluster.nodes[3];
+    let nodes: String = cluster.nodes[0].command(&["CLUSTER", "NODES"]).await;
+    let own = nodes.lines().find(|line| line.contains("myself")).unwrap();
+    let (_, ports) = own.split(' ').nth(1).unwrap().split_once(':').unwrap();
+    let (port, bus_port) = ports.split(',').next().unwrap().split_once('@').unwrap();
+    let _: () = empty.command(&["CLUSTER", "RESET", "SOFT"]).await;
+    let _: () = empty.command(&["CLUSTER", "MEET", "127.0.0.1", port, bus_port]).await;
+    eventually("the empty server knows the others", async || {
+        let state: String = empty.command(&["CLUSTER", "INFO"]).await;
+        state.contains("cluster_state:ok") && state.contains("cluster_known_nodes:6")
+    })
+    .await;
+    let gateway = Gateway::start(&["--store", &cluster.url()]).await;
+    let client = Client::new(gateway.address);
+    let key = key_on(&cluster, 0).await;
+    let lock = format!("/locks/{key}?ttl=30s");
+    let token = client.put(&lock).send().await.expect(201).token();
+    let migration = cluster.begin_migration(slot_of_lock(&key), 3).await;
+    while cluster.move_keys(migration, 1_000).await > 0 {}
+    let renew = async || client.patch(&lock).token(&token).send().await.expect(200);
+    let connections = async || {
+        let list: String = empty.command(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+        let others =
+            list.lines().filter(|line| !["cmd=client", "cmd=restore"].iter().any(|own| line.contains(own)));
+        others.map(|line| line.split(' ').next().unwrap().to_owned()).collect::<HashSet<_>>()
+    };
+    renew().await;
+    let first = connections().await;
+    assert!(!first.is_empty(), "nothing has come to the new server");
+    // The map is asked for each second.
+    let mut pace = tokio::time::interval(Duration::from_millis(100));
+    for _ in 0..25 {
+        pace.tick().await;
+        renew().await;
+    }
+    let last = connections().await;
+    assert!(first.is_subset(&last), "{first:?} have become {last:?}");
+    cluster.end_migration(migration).await;
+    renew().await;
+}
+
 /// What the page on stores grants to a gateway's user is enough.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_smallest_user_is_enough_on_a_cluster() {

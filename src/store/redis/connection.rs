@@ -4,6 +4,7 @@ pub(crate) mod batcher;
 mod cluster;
 pub(crate) mod connector;
 pub(crate) mod link;
+mod map;
 pub(crate) mod replicas;
 pub(crate) mod scan;
 pub(crate) mod sentinel;

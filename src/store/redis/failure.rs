@@ -45,7 +45,7 @@ pub(crate) struct Failure {
     pub(crate) redirect: Option<Redirect>,
 }
 
-/// Where a server of a cluster points.
+/// Where a server of a cluster points. The server's name may have no host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
     /// The slot is there.
@@ -89,7 +89,7 @@ impl Failure {
             // One error stands for "never queued" and "sent, and the driver died": only the worse is safe.
             _ => (StepOutcome::Unknown, true),
         };
-        let node = error.redirect_node().and_then(|(node, _)| Node::parse(node)).filter(Node::is_known);
+        let node = error.redirect_node().and_then(|(node, _)| Node::parse(node));
         let is_ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
         let redirect = node.map(if is_ask { Redirect::Ask } else { Redirect::Moved });
         let said = wrapped.map_or_else(|| describe(error), str::to_owned);

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -15,11 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::connector::Target;
 use super::link::Link;
+use super::map::{Map, MapState};
 use super::scan::Scan;
 use super::slots::{Seeds, SlotLayout};
 use super::supervisor::LinkSupervisor;
 use crate::store::StoreError;
 use crate::store::redis::address::RedisAddress;
+use crate::store::redis::failure::Redirect;
 use crate::store::redis::health::preflight::Preflight;
 use crate::store::redis::node::Node;
 use crate::store::redis::pubsub::Hints;
@@ -29,6 +32,8 @@ use crate::store::redis::scripts::keys::SLOTS;
 const MAP_PERIOD: Duration = Duration::from_secs(1);
 /// The shortest time between two questions.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// How long a link is kept to a server that is not on the map, after another one has pointed there.
+const KEPT_FOR: Duration = Duration::from_secs(10);
 /// How long a server that was silent at the start is waited for, beside the look at another one.
 const SEEDS_WITHIN: Duration = Duration::from_millis(250);
 
@@ -45,65 +50,10 @@ struct Shared {
     reply_timeout: Duration,
     hints: Hints,
     state: watch::Sender<MapState>,
+    /// Servers that are not on the map, and when one was last asked for: the new server of a slot may have none yet.
+    off_the_map: Mutex<HashMap<Node, (Arc<LinkSupervisor>, Instant)>>,
     /// Says that the map seems to be old.
     stale: Notify,
-}
-
-#[derive(Clone)]
-enum MapState {
-    /// No server has been reached yet: requests wait, within their deadline.
-    Connecting,
-    Known(Arc<Map>),
-    /// No server was reached for a while, for this reason.
-    Down(Arc<str>),
-}
-
-impl MapState {
-    /// The server that has the slot, as far as is known.
-    fn owner_of(&self, slot: u16) -> Result<Option<&Arc<LinkSupervisor>>, StoreError> {
-        match self {
-            Self::Known(map) => Ok(map.owners.get(usize::from(slot)).and_then(Option::as_ref)),
-            Self::Connecting => Ok(None),
-            Self::Down(reason) => Err(StoreError::Unavailable(reason.to_string())),
-        }
-    }
-}
-
-#[derive(Default)]
-struct Map {
-    /// Those that keep links: to the primaries, and to servers that these have pointed to lately.
-    supervisors: HashMap<Node, Arc<LinkSupervisor>>,
-    /// Which server has which slot; none if a slot has no server.
-    owners: Vec<Option<Arc<LinkSupervisor>>>,
-}
-
-impl Map {
-    /// The servers that have slots, in the order of their first ones.
-    fn primaries(&self) -> Vec<&Arc<LinkSupervisor>> {
-        let mut primaries: Vec<&Arc<LinkSupervisor>> = Vec::new();
-        for owner in self.owners.iter().flatten() {
-            if !primaries.iter().any(|known| Arc::ptr_eq(known, owner)) {
-                primaries.push(owner);
-            }
-        }
-        primaries
-    }
-
-    /// Which slots each of them has, as a text; `None` if some slots have no server.
-    fn layout(&self) -> Option<String> {
-        let primaries = self.primaries();
-        let mut layout = String::new();
-        let mut before = None;
-        for (slot, owner) in self.owners.iter().enumerate() {
-            let owner = owner.as_ref()?;
-            let number = primaries.iter().position(|primary| Arc::ptr_eq(primary, owner));
-            if number != before {
-                layout.push_str(&format!("{slot}:{} ", number?));
-                before = number;
-            }
-        }
-        Some(layout)
-    }
 }
 
 impl Cluster {
@@ -116,7 +66,8 @@ impl Cluster {
     ) -> Self {
         let (address, preflight, stale) = (address.clone(), preflight.clone(), Notify::new());
         let state = watch::Sender::new(MapState::Connecting);
-        let shared = Arc::new(Shared { address, preflight, reply_timeout, hints, state, stale });
+        let off_the_map = Mutex::default();
+        let shared = Arc::new(Shared { address, preflight, reply_timeout, hints, state, off_the_map, stale });
         let stop = CancellationToken::new();
         let (task, stopped) = (shared.clone(), stop.clone());
         tokio::spawn(async move {
@@ -157,36 +108,27 @@ impl Cluster {
         }
     }
 
-    /// The link to a server that another one has named: for this slot from now on, or for one command.
-    pub(crate) async fn link_to(
+    /// The link to the server to which another one has pointed.
+    pub(crate) async fn follow(
         &self,
-        node: &Node,
-        slot: Option<u16>,
+        redirect: Redirect,
+        slot: u16,
         deadline: Instant,
     ) -> Result<Arc<Link>, StoreError> {
-        self.shared.stale.notify_one();
-        let mut supervisor =
-            Err(StoreError::Unavailable("the gateway does not know the servers of the cluster yet".into()));
-        self.shared.state.send_if_modified(|state| {
-            let MapState::Known(map) = state else { return false };
-            supervisor = self.shared.supervisor(&map.supervisors, node);
-            let Ok(supervisor) = &supervisor else { return false };
-            let owner = slot.map(|slot| map.owners.get(usize::from(slot)).and_then(Option::as_ref));
-            let is_owner =
-                owner.is_none_or(|owner| owner.is_some_and(|owner| Arc::ptr_eq(owner, supervisor)));
-            if is_owner && map.supervisors.contains_key(node) {
-                return false;
-            }
-            let mut supervisors = map.supervisors.clone();
-            supervisors.insert(node.clone(), supervisor.clone());
-            let mut owners = map.owners.clone();
-            if let Some(owner) = slot.and_then(|slot| owners.get_mut(usize::from(slot))) {
-                *owner = Some(supervisor.clone());
-            }
-            *map = Arc::new(Map { supervisors, owners });
-            true
-        });
-        supervisor?.link(deadline).await
+        let map = self.map(deadline).await?;
+        let node = match &redirect {
+            Redirect::Moved(node) | Redirect::Ask(node) => map.named_by_owner(node, slot),
+        };
+        let is_moved = matches!(redirect, Redirect::Moved(_));
+        if is_moved || node.is_none() {
+            self.shared.stale.notify_one();
+        }
+        let Some(node) = node else { return self.link(slot, deadline).await };
+        let supervisor = self.shared.supervisor(&map.supervisors, &node)?;
+        if is_moved {
+            self.shared.state.send_if_modified(|state| state.moves(slot, &node, &supervisor));
+        }
+        supervisor.link(deadline).await
     }
 
     /// The current links to all primaries.
@@ -361,6 +303,7 @@ impl Shared {
             }
             map.supervisors.insert(node.clone(), supervisor);
         }
+        self.off_the_map.lock().retain(|_, (_, at)| at.elapsed() < KEPT_FOR);
         let same = |a: &Option<Arc<LinkSupervisor>>, b: &Option<Arc<LinkSupervisor>>| match (a, b) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             (a, b) => a.is_none() && b.is_none(),
@@ -383,9 +326,18 @@ impl Shared {
         if let Some(supervisor) = known.get(node) {
             return Ok(supervisor.clone());
         }
-        let client = self.address.client(node).map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        let (target, hints) = (Target::Node(client), self.hints.clone());
-        Ok(Arc::new(LinkSupervisor::start(target, &self.preflight, self.reply_timeout, hints)))
+        let mut others = self.off_the_map.lock();
+        let supervisor = match others.get(node) {
+            Some((supervisor, _)) => supervisor.clone(),
+            None => {
+                let client =
+                    self.address.client(node).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+                let (target, hints) = (Target::Node(client), self.hints.clone());
+                Arc::new(LinkSupervisor::start(target, &self.preflight, self.reply_timeout, hints))
+            }
+        };
+        others.insert(node.clone(), (supervisor.clone(), Instant::now()));
+        Ok(supervisor)
     }
 
     fn give_up(&self, reason: String) {

@@ -158,12 +158,9 @@ impl<'a> Tries<'a> {
     pub(crate) async fn next(&mut self) -> Result<TryAt, StoreError> {
         loop {
             let (link, is_asking) = match (self.servers, self.redirect.take()) {
-                (Servers::Cluster(cluster), Some(Redirect::Moved(node))) => {
-                    let slot = Some(slot_of(self.bucket));
-                    (cluster.link_to(&node, slot, self.last_start).await?, false)
-                }
-                (Servers::Cluster(cluster), Some(Redirect::Ask(node))) => {
-                    (cluster.link_to(&node, None, self.last_start).await?, true)
+                (Servers::Cluster(cluster), Some(redirect)) => {
+                    let is_asking = matches!(redirect, Redirect::Ask(_));
+                    (cluster.follow(redirect, slot_of(self.bucket), self.last_start).await?, is_asking)
                 }
                 (servers, _) => (servers.link(self.bucket, self.last_start).await?, false),
             };
