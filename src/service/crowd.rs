@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::boottime;
 use crate::lock::{LeaseToken, LockKey, TokenHash};
 use crate::once::{Stored, Worker};
 use crate::store::{MeteredStore, PeerBus, StoreError};
@@ -59,8 +60,9 @@ struct Crowd {
     told: Result<(Worker, bool), String>,
     /// When the look began that this is the answer to.
     asked_at: Instant,
-    /// When the store answered last.
+    /// When the store answered last, also by the clock that counts while the machine sleeps.
     told_at: Instant,
+    told_at_boot: Duration,
 }
 
 /// One who waits.
@@ -168,7 +170,8 @@ impl Crowd {
             (Err("the store was not asked yet".to_owned()), Instant::now(), FIRST_PAUSE);
         let look_at = told_at + pause;
         let (waiters, is_looking, is_stale) = (BTreeMap::new(), false, false);
-        Self { waiters, is_looking, is_stale, look_at, pause, told, asked_at: told_at, told_at }
+        let (asked_at, told_at_boot) = (told_at, boottime());
+        Self { waiters, is_looking, is_stale, look_at, pause, told, asked_at, told_at, told_at_boot }
     }
 
     /// Who looks next: the first that may take over, or else the first.
@@ -247,7 +250,7 @@ impl InCrowd {
     pub(super) fn is_told(&mut self, asked_at: Instant, told: Result<(Worker, bool), String>) {
         self.with_crowd(asked_at, |crowd, now| {
             if let Ok((worker, is_working)) = &told {
-                crowd.told_at = now;
+                (crowd.told_at, crowd.told_at_boot) = (now, boottime());
                 if *is_working {
                     let end_ms = worker.place.lease.left_ms + rand::random_range(AFTER_END_MS);
                     crowd.look_at = crowd.look_at.min(now + Duration::from_millis(end_ms));
@@ -261,7 +264,9 @@ impl InCrowd {
     /// For how long the store has not answered anybody.
     pub(super) fn silence(&self) -> Duration {
         let registry = self.waits.registry.lock();
-        registry.crowds.get(&self.key).map_or(Duration::ZERO, |crowd| crowd.told_at.elapsed())
+        let silence =
+            |crowd: &Crowd| crowd.told_at.elapsed().max(boottime().saturating_sub(crowd.told_at_boot));
+        registry.crowds.get(&self.key).map_or(Duration::ZERO, silence)
     }
 
     /// What the crowd was told last, as it is now: who is or was at work, and whether its lease ran.

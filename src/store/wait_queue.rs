@@ -12,7 +12,7 @@ use crate::clock::whole_ms;
 use crate::lock::{Attempt, LockKey, QueuePosition, Slots, TokenHash};
 use crate::store::{Enqueue, Hint, LOOK_AHEAD, LineSettings, LockRequest, SHORT_LEASE, TicketAfter};
 
-use queue::WaitQueue;
+use queue::{QueueTicket, WaitQueue};
 pub(super) use room::SlotRoom;
 
 mod queue;
@@ -99,9 +99,9 @@ impl WaitQueues {
         let queue = self.queues.entry(key.clone()).or_default();
         queue.rests_until.take();
         let ticket = queue.ticket(token).cloned();
-        let present = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|_| queue.is_present(token));
-        let displaced = present.filter(|present| present != attempt);
-        if displaced.is_some() && !request.takes_over {
+        let before = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|before| before != attempt);
+        let former = ticket.as_ref().and_then(|own| own.former_for(*attempt, queue.is_present(token)));
+        if before.is_some() && former.is_some() && !request.takes_over {
             return Ok(());
         }
         if ticket.is_none()
@@ -114,20 +114,18 @@ impl WaitQueues {
         // the wait queue anew.
         let place = ticket.as_ref().map(|ticket| ticket.place).into_iter().chain(request.ticket).min();
         let place = place.unwrap_or_else(|| queue.last_place(now));
-        let before = ticket.as_ref().and_then(|ticket| ticket.attempt).filter(|before| before != attempt);
-        let kept = ticket.filter(|ticket| ticket.attempt == Some(*attempt));
-        let former = displaced.or_else(|| kept.and_then(|ticket| ticket.former));
         queue.enqueue(*token, place, request.lock.terms.slots, *attempt, former);
         self.hints.extend(before.map(|before| Hint::Look(key.clone(), before)));
         Ok(())
     }
 
-    /// Says the position of an attempt, and whether it is its turn to take the lock.
+    /// Says the position of an attempt, and whether it is its turn to take the lock, as one of so many.
     pub(super) fn look(
         &mut self,
         key: &LockKey,
         token: &TokenHash,
         attempt: Attempt,
+        slots: Slots,
         room: SlotRoom,
         now: Duration,
     ) -> QueueTurn {
@@ -143,7 +141,7 @@ impl WaitQueues {
             }
         }
         self.make_offers(key, room, Some(token).filter(|_| has_ticket), None, now);
-        if has_ticket && self.takes(key, token, room, now) {
+        if has_ticket && self.takes(key, token, slots, room, now) {
             return QueueTurn::Take;
         }
         // The offer may just have lapsed, and the attempt that took the ticket over may have stepped aside.
@@ -225,7 +223,7 @@ impl WaitQueues {
         let ticket = queue.ticket(token).cloned();
         let was_offered = queue.is_offered(token);
         queue.remove(token);
-        let waiting = ticket.iter().flat_map(|ticket| [ticket.attempt, ticket.former]).flatten();
+        let waiting = ticket.iter().flat_map(QueueTicket::attempts);
         self.hints.extend(waiting.map(|attempt| Hint::Look(key.clone(), attempt)));
         // An offer that is given back has not lapsed.
         queue.end_offer(token);
@@ -337,13 +335,19 @@ impl WaitQueues {
     }
 
     /// Whether a token may take the room that it is offered. It may want less company than when it was offered that: then the
-    /// offer ends, and its ticket stays.
-    fn takes(&mut self, key: &LockKey, token: &TokenHash, room: SlotRoom, now: Duration) -> bool {
+    /// offer ends, and its ticket stays. What the request says counts, whatever its ticket says.
+    fn takes(
+        &mut self,
+        key: &LockKey,
+        token: &TokenHash,
+        slots: Slots,
+        room: SlotRoom,
+        now: Duration,
+    ) -> bool {
         let Some(queue) = touched(&mut self.queues, key) else { return false };
-        let is_offered = queue.open_offers(now).any(|offer| offer.token == *token);
-        let Some(slots) = queue.ticket(token).map(|ticket| ticket.slots).filter(|_| is_offered) else {
+        if !queue.open_offers(now).any(|offer| offer.token == *token) {
             return false;
-        };
+        }
         let takes = queue.room_beside(room, Some(token), now).admits(slots);
         if !takes {
             queue.end_offer(token);

@@ -106,7 +106,7 @@ const MORE: [(&str, Store, &str, &str); 22] = [
 ];
 
 /// The same in the scripts of records.
-const OF_RECORDS: [(&str, &str, &str); 31] = [
+const OF_RECORDS: [(&str, &str, &str); 33] = [
     (
         "the memory of a crash is as short as the keep of its begin",
         "math.max(record.at_ms - NOW_MS, 0) + memory_ms)",
@@ -163,6 +163,12 @@ const OF_RECORDS: [(&str, &str, &str); 31] = [
         "status or told(RECORD) ~= (ASIDE and told(ASIDE) or result) then",
         "status then",
     ),
+    (
+        "a long result that is stored once more differs from itself",
+        "told(RECORD) ~= (ASIDE and told(ASIDE) or result)",
+        "told(RECORD) ~= result",
+    ),
+    ("a long result ends as what was put aside", "redis.call('PEXPIRE', RECORD, keep)", ""),
     ("the status of a result is not compared", "if record.status ~= status or told", "if told"),
     (
         "a result is kept as the begin said, whatever is said with it",

@@ -66,6 +66,22 @@ async fn a_slot_that_is_marked_and_held_by_none_is_given_before_one_that_there_i
     client.put("/locks/k?slots=3").send().await.expect_problem(423, "lock-held");
 }
 
+/// S4. The same where it has a part of a release: the lease is over, and all else is there yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_whose_release_was_cut_off_is_given_again() {
+    let (stage, client) = stage().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let slot = async || client.put("/locks/k?slots=3").send().await.expect(201).json()["slot"].as_u64();
+    let _first = take(&client, "slots=3").await;
+    let ends: Vec<String> = redis.command(&["ZRANGE", &name("ends"), "0", "-1"]).await;
+    assert_eq!(slot().await, Some(2));
+    let gone: u64 = redis.command(&["ZREM", &name("ends"), &ends[0]]).await;
+    assert_eq!(gone, 1);
+    assert_eq!(slot().await, Some(3));
+    assert_eq!(slot().await, Some(1));
+    client.put("/locks/k?slots=3").send().await.expect_problem(423, "lock-held");
+}
+
 /// S10. No key outlives the last lease by more than a minute, also if all holders have died.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_keys_end_a_minute_after_the_last_lease() {

@@ -17,6 +17,8 @@ use crate::store::StoreError;
 
 /// Who was told nothing for so long begins no record any more: the result may have come and gone.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
+const STOOD_STILL: &str =
+    "this gateway heard nothing of the record for more than 10 s: its result may have come and gone";
 
 impl LockService {
     /// Begins a piece of work, or waits for its result, or for its worker's place.
@@ -57,7 +59,15 @@ impl LockService {
                 }
                 Err(error) => return Err(error),
             }
-            match waiting.next(end).await {
+            let next = waiting.next(end).await;
+            if matches!(next, Next::Look | Next::Displaced | Next::Over)
+                && waiting.silence() >= LONGEST_SILENCE
+            {
+                // The store did not answer, or this gateway stood still.
+                waiting.last_told()?;
+                return Err(StoreError::Unavailable(STOOD_STILL.to_owned()));
+            }
+            match next {
                 Next::Look => {}
                 Next::Answer(stored) => {
                     if !Fingerprint::fits(stored.fingerprint, request.fingerprint) {

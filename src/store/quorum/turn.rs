@@ -132,7 +132,7 @@ impl QuorumStore {
     ) -> Result<Option<Acquired<T>>, StoreError> {
         let LockRequest { key, token, attempt, .. } = asking.lock;
         let turn = self.waiters.step(|state, now| {
-            let turn = state.queues.look(key, token, *attempt, state.held(key, now).into(), now);
+            let turn = state.queues.look(key, token, *attempt, Slots::ONE, state.held(key, now).into(), now);
             if turn == QueueTurn::Take {
                 // No other request is to try meanwhile, and the offer does not lapse.
                 state.note_held(key, deadline.saturating_duration_since(Instant::now()), now);
@@ -212,14 +212,14 @@ impl QuorumStore {
     fn position_of(&self, asking: Asking<'_>) -> Polled {
         let LockRequest { key, token, attempt, .. } = asking.lock;
         self.waiters.step(|state, now| {
-            match state.queues.look(key, token, *attempt, state.held(key, now).into(), now) {
+            match state.queues.look(key, token, *attempt, Slots::ONE, state.held(key, now).into(), now) {
                 QueueTurn::InLine(position) => Polled::Queued(position),
                 QueueTurn::Moved(position) => Polled::Moved(position),
                 QueueTurn::Lost => Polled::TicketLost,
                 // It has become free just now: another look takes it.
                 QueueTurn::Take => {
                     state.queues.withdrawn(key, now);
-                    match state.queues.look(key, token, *attempt, Some(AT_ONCE).into(), now) {
+                    match state.queues.look(key, token, *attempt, Slots::ONE, Some(AT_ONCE).into(), now) {
                         QueueTurn::InLine(position) => Polled::Queued(position),
                         _ => Polled::TicketLost,
                     }

@@ -232,7 +232,7 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{FencingToken, Lease, LeaseToken, Note, Terms, Ttl};
+    use crate::lock::{FencingToken, Lease, LeaseToken, Note, Slots, Terms, Ttl};
     use crate::store::wait_queue::QueueTurn;
     use crate::store::{Enqueue, LineSettings, OFFER};
 
@@ -294,7 +294,8 @@ mod tests {
         state.learn(&second.lock, &refused(), offered_at, offered_at);
         state.queues.freed(key, SlotRoom::FREE, freed_at);
         let turns = [&second, &first].map(|Enqueue { lock, .. }| {
-            state.queues.look(key, &lock.token, lock.attempt, SlotRoom::FREE, freed_at) == QueueTurn::Take
+            state.queues.look(key, &lock.token, lock.attempt, Slots::ONE, SlotRoom::FREE, freed_at)
+                == QueueTurn::Take
         });
         assert_eq!(turns, [false, true]);
     }

@@ -21,8 +21,8 @@ pub(super) struct QueueTicket {
     pub(super) slots: Slots,
     /// The attempt that waits; `None` for a ticket without a client.
     pub(super) attempt: Option<Attempt>,
-    /// The attempt from which this one took the ticket over.
-    pub(super) former: Option<Attempt>,
+    /// The attempt from which this one took the ticket over, and how many may hold the lock at once as that one says.
+    former: Option<(Attempt, Slots)>,
     /// When the ticket ends, if its client does not come back.
     lost_at: Option<Duration>,
 }
@@ -51,6 +51,21 @@ pub(super) struct WaitQueue {
     last: Option<Ticket>,
     /// Until when the queue need not be looked at, unless a step comes; zero where that is not known.
     pub(super) rests_until: Cell<Duration>,
+}
+
+impl QueueTicket {
+    /// The attempts that are told of what becomes of it.
+    pub(super) fn attempts(&self) -> impl Iterator<Item = Attempt> {
+        self.attempt.into_iter().chain(self.former.map(|(attempt, _)| attempt))
+    }
+
+    /// What it goes back to, where another attempt waits with it now.
+    pub(super) fn former_for(&self, attempt: Attempt, is_present: bool) -> Option<(Attempt, Slots)> {
+        match self.attempt {
+            Some(before) if before == attempt => self.former,
+            before => before.filter(|_| is_present).map(|before| (before, self.slots)),
+        }
+    }
 }
 
 impl Offer {
@@ -161,7 +176,7 @@ impl WaitQueue {
         place: Ticket,
         slots: Slots,
         attempt: Attempt,
-        former: Option<Attempt>,
+        former: Option<(Attempt, Slots)>,
     ) {
         self.remove(&token);
         let ticket = QueueTicket { place, slots, attempt: Some(attempt), former, lost_at: None };
@@ -219,7 +234,8 @@ impl WaitQueue {
     /// Lets an attempt stand for others of the same request: at its ticket, and where its ticket may go back to.
     pub(super) fn rename(&mut self, token: &TokenHash, before: &[Attempt], now: Attempt) {
         let Some(ticket) = self.tickets.get_mut(token) else { return };
-        for attempt in [&mut ticket.attempt, &mut ticket.former].into_iter().flatten() {
+        let former = ticket.former.as_mut().map(|(attempt, _)| attempt);
+        for attempt in ticket.attempt.iter_mut().chain(former) {
             if before.contains(attempt) {
                 *attempt = now;
             }
@@ -238,12 +254,12 @@ impl WaitQueue {
     ) -> Option<(Option<Attempt>, bool)> {
         let ticket = self.tickets.get_mut(token)?;
         if ticket.attempt != Some(attempt) {
-            ticket.former = ticket.former.filter(|former| *former != attempt);
+            ticket.former = ticket.former.filter(|(former, _)| *former != attempt);
             return None;
         }
         let former = ticket.former.take();
-        if former.is_some() {
-            ticket.attempt = former;
+        if let Some((former, slots)) = former {
+            (ticket.attempt, ticket.slots) = (Some(former), slots);
             self.stand(token);
         } else if place == TicketAfter::Removed {
             self.remove(token);
@@ -251,7 +267,7 @@ impl WaitQueue {
             ticket.attempt = None;
             self.step_aside(token, lost_at);
         }
-        Some((former, self.is_offered(token)))
+        Some((former.map(|(attempt, _)| attempt), self.is_offered(token)))
     }
 
     /// Makes offers to the first tickets that are present, for as long as there is room for them. All tickets that are passed

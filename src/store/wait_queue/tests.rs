@@ -53,7 +53,7 @@ impl Waiter {
     }
 
     fn look(&self, queues: &mut WaitQueues, held: Option<Duration>, now: Duration) -> QueueTurn {
-        queues.look(&key(), &self.token, self.attempt, held.into(), now)
+        queues.look(&key(), &self.token, self.attempt, Slots::ONE, held.into(), now)
     }
 
     #[track_caller]

@@ -129,6 +129,81 @@ async fn readers_behind_a_writer_that_leaves_are_in_at_once() {
     }
 }
 
+/// S1, S6, S7: a request stands aside for another of its token, which bears more or fewer. What that one said counts no more once it
+/// has left.
+async fn a_ticket_that_comes_back_says_what_its_request_said(here: &Client, there: &Client) {
+    const LONG: Duration = Duration::from_secs(40);
+    let wait = |client: &Client, token: &str, query: &str| {
+        tokio::spawn(client.put(&format!("/locks/k?ttl=1m&{query}")).token(token).within(LONG).send())
+    };
+    let hold = async |query: &str| {
+        let token = fresh_token();
+        here.put(&format!("/locks/k?ttl=1m&{query}")).token(&token).send().await.expect(201);
+        token
+    };
+    let leave = async |token: &str| drop(here.delete("/locks/k").token(token).send().await.expect(204));
+    // The token asks in the first way, and then for a moment in the second.
+    let stand_aside = async |token: &str, first: &str, second: &str| {
+        let before = waiters(here).await;
+        let waiting = wait(here, token, first);
+        eventually("the first waits", async || waiters(here).await == before + 1).await;
+        wait(there, token, second).await.unwrap().expect(423);
+        waiting
+    };
+
+    // It asks for the lock alone, and is not let in beside another.
+    let (one, other, token) = (hold("slots=2").await, hold("slots=2").await, fresh_token());
+    let waiting = stand_aside(&token, "wait=30s", "slots=2&wait=1s").await;
+    leave(&one).await;
+    let mut pace = tokio::time::interval(Duration::from_millis(50));
+    for _ in 0..8 {
+        pace.tick().await;
+        here.patch("/locks/k?ttl=1m").token(&other).send().await.expect(200);
+    }
+    leave(&other).await;
+    waiting.await.unwrap().expect(201);
+    leave(&token).await;
+
+    // Those behind it who bear many do not pass it.
+    let (writer, token, reader) = (hold("").await, fresh_token(), fresh_token());
+    let waiting = stand_aside(&token, "wait=30s", "slots=any&wait=1s").await;
+    let behind = wait(here, &reader, "slots=any&wait=30s");
+    eventually("both wait", async || waiters(here).await == 2).await;
+    leave(&writer).await;
+    waiting.await.unwrap().expect(201);
+    leave(&token).await;
+    behind.await.unwrap().expect(201);
+    leave(&reader).await;
+
+    // It bears many, and is let in as soon as the writer before it has gone.
+    let (holder, writer, token) = (hold("slots=any").await, fresh_token(), fresh_token());
+    let before = wait(here, &writer, "wait=30s");
+    eventually("the writer waits", async || waiters(here).await == 1).await;
+    let waiting = stand_aside(&token, "slots=any&wait=30s", "wait=1s").await;
+    leave(&writer).await;
+    let left = Instant::now();
+    waiting.await.unwrap().expect(201);
+    assert!(left.elapsed() < Duration::from_secs(3), "{:?}", left.elapsed());
+    before.await.unwrap();
+    leave(&token).await;
+    leave(&holder).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_that_comes_back_says_what_its_request_said_embedded() {
+    let gateway = Gateway::embedded(&[]).await;
+    let client = Client::new(gateway.address);
+    a_ticket_that_comes_back_says_what_its_request_said(&client, &client).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_that_comes_back_says_what_its_request_said_redis() {
+    let redis = RedisServer::start().await;
+    let gateways = [Gateway::on_redis(&redis, &[]).await, Gateway::on_redis(&redis, &[]).await];
+    let [here, there] = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    a_ticket_that_comes_back_says_what_its_request_said(&here, &there).await;
+}
+
 /// The oldest of those who hold it has the smallest number, and is in its right.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_was_paused_is_refused_by_its_slot_and_one_number_for_all_refuses_the_rightful() {

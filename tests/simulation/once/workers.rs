@@ -17,6 +17,9 @@ use crate::world::World;
 /// What a request may be for.
 pub(super) const FINGERPRINTS: [Option<&str>; 3] = [None, Some("x"), Some("y")];
 
+/// More than what passes a script.
+const LONG_RESULT_BYTES: usize = 5_000;
+
 pub struct Worker {
     world: Arc<World>,
     random: StdRng,
@@ -105,11 +108,12 @@ impl Worker {
         let mut has_begun_anew = false;
         let mut number = number;
         let keep_s = self.random.random_bool(0.5).then(|| self.keep_s());
+        let length = if self.random.random_bool(0.2) { LONG_RESULT_BYTES } else { 9 };
         for attempt in 0..4 {
             let (length, status) = match self.random.random_range(0..16) {
-                0 => (attempt, None),
-                1 => (9, Some(1)),
-                _ => (9, None),
+                0 => (length + attempt + 1, None),
+                1 => (length, Some(1)),
+                _ => (length, None),
             };
             let result = format!("{token}-{}", "*".repeat(length));
             let told = self.ask(key, Some(token), Action::Store { result, status, keep_s, number }).await;

@@ -115,7 +115,7 @@ impl Table {
         if !is_repeated && room.is_free() && !self.queues.has_queue(key, now) {
             return Ok(Acquired::NotTaken(LastPolled::TicketLost));
         }
-        if self.queues.look(key, token, *attempt, room, now) == QueueTurn::Take {
+        if self.queues.look(key, token, *attempt, lock.terms.slots, room, now) == QueueTurn::Take {
             return self.grant(lock, now);
         }
         // It may have kept others waiting for whom there is room.
@@ -207,7 +207,7 @@ impl Table {
     fn look(&mut self, lock: &LockRequest, now: Duration) -> Result<Acquired<Polled>, StoreError> {
         let LockRequest { key, token, attempt, .. } = lock;
         let room = self.room(key, now);
-        Ok(Acquired::NotTaken(match self.queues.look(key, token, *attempt, room, now) {
+        Ok(Acquired::NotTaken(match self.queues.look(key, token, *attempt, lock.terms.slots, room, now) {
             QueueTurn::Take => return self.grant(lock, now),
             QueueTurn::InLine(position) => Polled::Queued(position),
             QueueTurn::Moved(position) => Polled::Moved(position),

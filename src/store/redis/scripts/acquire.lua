@@ -212,7 +212,7 @@ if joins and (MODE == 'join' or not is_taken_over) then
     if is_full() then return { 8 } end
   end
   local former = has_ticket and ticket.former or nil
-  if is_taken_over then former = { gateway = ticket.gateway, attempt = ticket.attempt } end
+  if is_taken_over then former = { gateway = ticket.gateway, attempt = ticket.attempt, slots = ticket.slots } end
   if ticket and not has_ticket then queue.tell_to_look(ticket) end
   local place = queue.place_for(ticket, tonumber(ARGV[12]))
   ticket = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former, slots = SLOTS }

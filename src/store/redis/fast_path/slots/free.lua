@@ -41,6 +41,8 @@ local function free(which, asked)
   for j, i in ipairs(asked) do
     local token, slot, rest, tombstone = ARGV[2 * i + 2], slots[j], rests[j], KEYS[TOMBSTONES + i]
     replies[j] = PASSING
+    -- In the order of pool.lua.
+    redis.call('ZREM', wide, token)
     if redis.call('ZREM', ends, token) > 0 then
       replies[j], freed[#freed + 1] = { 0, token .. ' ' .. rest, 0 }, token
       text = string.sub(text, 1, slot + 1) .. '.' .. string.sub(text, slot + 3)
@@ -48,7 +50,6 @@ local function free(which, asked)
     end
   end
   if #freed > 0 then
-    redis.call('ZREM', wide, unpack(freed))
     redis.call('HDEL', held, unpack(freed))
     redis.call('SET', lock, text, 'KEEPTTL')
   end

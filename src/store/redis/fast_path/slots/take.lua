@@ -102,10 +102,11 @@ local function take(which, asked)
     end
   end
   if taken > 0 then
+    -- In the order of pool.lua.
+    redis.call('SET', lock, text, 'KEEPTTL')
+    redis.call('ZADD', wide, unpack(said))
     redis.call('HSET', held, unpack(grants))
     redis.call('ZADD', ends, unpack(lease_ends))
-    redis.call('ZADD', wide, unpack(said))
-    redis.call('SET', lock, text, 'KEEPTTL')
   end
   if taken < #asked then
     local told, left_ms = first_of(held, ends)

@@ -67,10 +67,11 @@ local function open_pool(token)
     return tonumber(least[2])
   end
 
+  -- A server that is killed may keep a part of it. The end of the lease comes last: without it, the rest is no grant.
   local function add(grant, lock, left_ms, ...)
-    write_grant(FOUR, grant, lock, NOW_MS, left_ms, ...)
-    redis.call('ZADD', WIDE, grant.slots, grant.field)
     set_slot(grant.slot, '#')
+    redis.call('ZADD', WIDE, grant.slots, grant.field)
+    write_grant(FOUR, grant, lock, NOW_MS, left_ms, ...)
     -- The one that was the next may not be so any more.
     local is_least = grant.slots < least_said()
     grants, least = grants + 1, is_least and { grant.field, grant.slots } or { least[1], least[2] }
@@ -97,7 +98,7 @@ local function open_pool(token)
     local fields, are_held, last = redis.call('HGETALL', HELD), {}, 0
     for i = 1, #fields, 2 do
       local slot = fields[i] ~= ALL and tonumber(string.match(fields[i + 1], '^%d+'))
-      if slot then are_held[slot], last = true, math.max(last, slot) end
+      if slot and redis.call('ZSCORE', ENDS, fields[i]) then are_held[slot], last = true, math.max(last, slot) end
     end
     pool.taken = ''
     for slot = 1, last do
@@ -139,9 +140,9 @@ local function open_pool(token)
   end
 
   local function remove(grant)
-    redis.call('HDEL', HELD, grant.field)
-    redis.call('ZREM', ENDS, grant.field)
     redis.call('ZREM', WIDE, grant.field)
+    redis.call('ZREM', ENDS, grant.field)
+    redis.call('HDEL', HELD, grant.field)
     set_slot(grant.slot, '.')
     grants, has_written = grants - 1, true
     if least[1] == grant.field then

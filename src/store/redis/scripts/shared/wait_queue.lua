@@ -4,9 +4,9 @@
 -- KEYS[4] away        KEYS[5] due     KEYS[6] gates               ARGV[2] attempt      ARGV[4] life of a ticket, ms
 -- KEYS[7..9] as in pool.lua
 --
--- seats: token hash -> `<ticket> <gateway> <attempt>[ <gateway> <attempt>][ *<slots>]`. From the second pair the first took
---        the ticket over. A ticket without a client has dashes. `slots` is there if it is more than one. If this key is
---        missing, there is no wait queue.
+-- seats: token hash -> `<ticket> <gateway> <attempt>[ <gateway> <attempt>][ *<slots>[ *<slots>]]`. From the second pair the first took
+--        the ticket over. A ticket without a client has dashes. `slots` is there if it is more than one; that of the second pair
+--        stands behind it if it is another. If this key is missing, there is no wait queue.
 -- line:  token hash -> ticket, for those believed present, also where they have an offer; the smallest is served first
 -- away:  token hash -> ms at which the ticket of an absent client ends
 -- due:   lock -> ms at which a gateway must poll: the end of the lease, or the start of the offer
@@ -56,17 +56,21 @@ local function open_queue(pool)
     if not text then return nil end
     local place, gateway, attempt, rest = string.match(text, '^(%d+) (%S+) (%S+)(.*)$')
     local former_gateway, former_attempt = string.match(rest, '^ ([^*%s]%S*) (%S+)')
-    local former = former_gateway and { gateway = former_gateway, attempt = former_attempt }
-    local slots = tonumber(string.match(rest, ' %*(%d+)$') or 1)
+    local slots_text, formers = string.match(rest, ' %*(%d+) ?%*?(%d*)$')
+    local slots = tonumber(slots_text or 1)
+    local former = former_gateway and { gateway = former_gateway, attempt = former_attempt, slots = tonumber(formers or '') or slots }
     return { place = tonumber(place), gateway = gateway, attempt = attempt, former = former, slots = slots }
   end
 
   local function ticket_of(token) return read_ticket(redis.call('HGET', TICKETS, token)) end
 
   local function write_ticket(token, ticket)
-    local former = ticket.former and ' ' .. ticket.former.gateway .. ' ' .. ticket.former.attempt or ''
-    local text = (ticket.slots or 1) > 1 and ' *' .. whole(ticket.slots) or ''
-    redis.call('HSET', TICKETS, token, whole(ticket.place) .. ' ' .. ticket.gateway .. ' ' .. ticket.attempt .. former .. text)
+    local slots, former, text = ticket.slots or 1, ticket.former, ''
+    if former then text = ' ' .. former.gateway .. ' ' .. former.attempt end
+    local differs = former and former.slots ~= slots
+    if differs or slots > 1 then text = text .. ' *' .. whole(slots) end
+    if differs then text = text .. ' *' .. whole(former.slots) end
+    redis.call('HSET', TICKETS, token, whole(ticket.place) .. ' ' .. ticket.gateway .. ' ' .. ticket.attempt .. text)
     keep(TICKETS)
   end
 
@@ -264,7 +268,8 @@ local function open_queue(pool)
   local function rename(token, ticket, attempts, to)
     local is_old = function(attempt) return string.find(attempts, attempt, 1, true) end
     if is_old(ticket.attempt) then ticket.gateway, ticket.attempt = to.gateway, to.attempt end
-    if ticket.former and is_old(ticket.former.attempt) then ticket.former = to end
+    local former = ticket.former
+    if former and is_old(former.attempt) then former.gateway, former.attempt = to.gateway, to.attempt end
     write_ticket(token, ticket)
   end
 
@@ -278,7 +283,7 @@ local function open_queue(pool)
   -- Gives a ticket back to the attempt that it was taken from.
   local function give_back(token, ticket)
     local former = ticket.former
-    write_ticket(token, { place = ticket.place, gateway = former.gateway, attempt = former.attempt, slots = ticket.slots })
+    write_ticket(token, { place = ticket.place, gateway = former.gateway, attempt = former.attempt, slots = former.slots })
     stand_in_queue(token, ticket.place)
     tell_to_look(former)
   end
