@@ -67,15 +67,9 @@ impl Disk {
         }
         let mut disk = Self::new(path, FileBackend::new(file.try_clone()?)?, Some(file));
         disk.place = Some(place_of(&fs::metadata(path)?));
-        let is_ours = match disk.file.as_ref().map(File::try_lock) {
-            Some(Err(TryLockError::WouldBlock)) => false,
-            // A file system that knows only the other kind of locks.
-            Some(Err(TryLockError::Error(_))) => {
-                disk.backend.try_lock_range(Bound::Unbounded, Bound::Unbounded).unwrap_or(true)
-            }
-            _ => true,
-        };
-        if !is_ours {
+        if let Some(file) = &disk.file
+            && !lock(file)?
+        {
             return Err(DatabaseError::DatabaseAlreadyOpen);
         }
         // Only now: a process that closes it may cut it before that.
@@ -180,6 +174,32 @@ impl Drop for Disk {
     fn drop(&mut self) {
         // What is not unlocked here is unlocked with the end of the process.
         let _ = self.backend.close();
+    }
+}
+
+/// Locks a file for as long as it is open. No, if another process has it. One that cannot be locked is refused: two gateways
+/// would grant one lock by it.
+pub(super) fn lock(file: &File) -> io::Result<bool> {
+    let other_kind = || {
+        let backend = FileBackend::new(file.try_clone()?).map_err(io::Error::other)?;
+        Ok(backend.try_lock_range(Bound::Unbounded, Bound::Unbounded)?)
+    };
+    is_locked(file.try_lock(), other_kind)
+}
+
+/// What two kinds of locks say, since some file systems know only the second.
+fn is_locked(
+    locked: Result<(), TryLockError>,
+    other_kind: impl FnOnce() -> io::Result<bool>,
+) -> io::Result<bool> {
+    match locked {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => other_kind().map_err(|_| {
+            io::Error::other(format!(
+                "its file system does not lock it, so two gateways could grant one lock: use another file system ({error})"
+            ))
+        }),
     }
 }
 
@@ -352,30 +372,4 @@ impl StorageBackend for Scratch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_scratch_reads_what_was_written_to_it_and_leaves_the_file_as_it_was() {
-        let Ok(path) = tempfile::NamedTempFile::new().map(|file| file.into_temp_path()) else { panic!() };
-        let mut model: Vec<u8> = (0..20_000_u32).map(|at| at as u8).collect();
-        assert!(fs::write(&path, &model).is_ok());
-        let (before, Ok(scratch)) = (model.clone(), Scratch::of(&path)) else { panic!("it cannot be read") };
-        for length in [16_384, 30_000] {
-            assert!(scratch.set_len(length).is_ok());
-            model.resize(length as usize, 0);
-        }
-        for (offset, length, byte) in
-            [(0, 1, 1), (4_095, 2, 2), (8_192, 4_096, 3), (5_000, 9_000, 4), (29_999, 1, 5)]
-        {
-            assert!(scratch.write(offset as u64, &vec![byte; length]).is_ok());
-            model[offset..offset + length].fill(byte);
-        }
-        for (offset, length) in [(0, 30_000), (4_000, 200), (12_287, 2), (19_999, 10_001), (29_999, 1)] {
-            let mut read = vec![0; length];
-            assert!(scratch.read(offset as u64, &mut read).is_ok());
-            assert!(read == model[offset..offset + length], "{offset}, {length}");
-        }
-        assert!(fs::read(&path).is_ok_and(|after| after == before));
-    }
-}
+mod tests;

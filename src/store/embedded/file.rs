@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Display;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::RangeInclusive;
 use std::panic::{self, AssertUnwindSafe};
@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::store::StoreError;
 
 use super::batch_tables::BatchTables;
-use super::disk::{Disk, Handle, Scratch, create_private};
+use super::disk::{Disk, Handle, Scratch, create_private, lock};
 use super::life::Moment;
 use super::record::{Format, Record};
 use super::rows::{LOCKS, MARKS, SLOTS, TERMS, read_lock, read_mark, read_slot};
@@ -330,7 +330,7 @@ fn create(path: &Path) -> Result<(), DatabaseError> {
     let file = create_private(Path::new(&unfinished))?;
     // Another process may be doing the same. A process that has the lock, and finds that the store does not exist yet,
     // may cut off what an earlier start left: no other can have opened it under its name meanwhile.
-    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+    if !lock(&file)? {
         return Err(DatabaseError::DatabaseAlreadyOpen);
     }
     if !path.exists() {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{Access, access};
 
-use super::disk::{OTHERS, PRIVATE};
+use super::disk::{OTHERS, PRIVATE, lock};
 use super::file::{LeftAs, left_as};
 use super::{OpenError, UnusableFile, work_rows};
 use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
@@ -89,8 +89,11 @@ fn look(path: &Path) -> Result<(String, u32, Option<LeftAs>), String> {
         }
         Err(error) => return Err(format!("{} cannot be opened: {error}", path.display())),
     };
+    lock(&file).map_err(|error| format!("{} cannot be opened: {error}", path.display()))?;
     let about = file.metadata().map_err(|error| error.to_string())?;
     let bytes = about.len();
+    // It is read under another lock.
+    drop(file);
     let (state, left) = match left_as(path) {
         Ok(LeftAs::Closed) => (format!("{bytes} bytes, not in use"), Some(LeftAs::Closed)),
         Ok(left) => {
