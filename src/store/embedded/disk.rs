@@ -110,8 +110,10 @@ impl Disk {
                 ErrorKind::InvalidData,
                 "another program has changed it: put it right, and restart the gateway",
             )),
-            // What cannot be looked at is not known to be gone.
-            Err(error) if error.kind() != ErrorKind::NotFound => Ok(()),
+            // What cannot be looked at may be another gateway's by now.
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(io::Error::other(format!("its path cannot be looked at ({error}): put it right")))
+            }
             _ => Err(io::Error::other(
                 "it has been moved, removed or replaced: put it back, or restart the gateway",
             )),

@@ -1,6 +1,7 @@
 //! A file that is moved away, removed or replaced while its gateway runs: what stands there is another gateway's.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use kit::{Answer, Client, Gateway, eventually, fresh_token};
@@ -91,6 +92,21 @@ async fn a_gateway_whose_file_was_moved_away_works_again_when_it_is_back() {
     scene.put("another").await.expect(201);
 }
 
+/// What cannot be looked at may be another gateway's by now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_cannot_look_at_the_path_of_its_file_grants_nothing_until_it_can() {
+    let scene = Scene::start().await;
+    let (file, aside) = (scene.path("locks.redb"), scene.path("aside"));
+    fs::rename(&file, &aside).unwrap();
+    // A link to itself leads nowhere, also for one who may enter every directory.
+    symlink(&file, &file).unwrap();
+    scene.knows_that("its path cannot be looked at").await;
+    fs::remove_file(&file).unwrap();
+    fs::rename(&aside, &file).unwrap();
+    scene.put("held").await.expect(200);
+    scene.put("another").await.expect(201);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_whose_file_was_cut_off_or_copied_over_grants_nothing() {
     let scene = Scene::start().await;
@@ -142,7 +158,7 @@ async fn a_link_to_a_file_is_no_other_file() {
     let scene = Scene::start().await;
     drop(scene.gateway);
     let (file, link) = (scene.directory.path().join("locks.redb"), scene.directory.path().join("link"));
-    std::os::unix::fs::symlink(&file, &link).unwrap();
+    symlink(&file, &link).unwrap();
     let gateway = gateway_on(&link).await;
     Client::new(gateway.address).put("/locks/another").send().await.expect(201);
 }
