@@ -65,16 +65,18 @@ impl Disk {
         if !about.is_file() || about.len() == 0 {
             return Err(io::Error::from(ErrorKind::InvalidData).into());
         }
-        let mut disk = Self::new(path, FileBackend::new(file.try_clone()?)?, Some(file));
-        disk.place = Some(place_of(&fs::metadata(path)?));
-        if let Some(file) = &disk.file
-            && !lock(file)?
-        {
+        if !lock(&file)? {
             return Err(DatabaseError::DatabaseAlreadyOpen);
         }
-        // Only now: a process that closes it may cut it before that.
+        Ok(Self::at(path, FileBackend::new(file.try_clone()?)?, file)?)
+    }
+
+    /// The same of a file that is locked: a process that closes it may cut it before that.
+    pub(super) fn at(path: &Path, backend: impl StorageBackend, file: File) -> io::Result<Self> {
+        let mut disk = Self::new(path, backend, Some(file));
         let length = disk.backend.len()?;
         let head = vec![0; HEAD_BYTES.min(usize::try_from(length).unwrap_or(HEAD_BYTES))];
+        disk.place = Some(place_of(&fs::metadata(path)?));
         (disk.length, disk.head) = (AtomicU64::new(length), Mutex::new(head));
         Ok(disk)
     }

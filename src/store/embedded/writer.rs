@@ -15,7 +15,7 @@ use super::disk::Disk;
 use super::file::StoreFile;
 use super::life::Moment;
 use super::queue::{Answer, Command, Kind, Message, closed, too_late};
-use super::table::{LEAST_PURGED, MOST_PURGED, TIDY_EVERY, TIDY_ON_AFTER, Table};
+use super::table::{Change, LEAST_PURGED, MOST_PURGED, TIDY_EVERY, TIDY_ON_AFTER, Table};
 use super::{EmbeddedSettings, OpenError};
 
 /// The most commands that share one commit.
@@ -93,18 +93,27 @@ impl State {
     /// Writes what changed, or undoes it. Written even if nothing did, when opening: that shows that the file can be written.
     pub(super) fn save(&mut self, now: Moment) -> Result<(), StoreError> {
         let changes = self.table.take_changes();
-        let is_in_place = self.check_place();
-        let kept = &mut self.kept;
-        let written = is_in_place.and_then(|()| match &mut kept.file {
-            Some(file) => file.write(&self.table, &changes, now).map(|()| kept.batch = file.batch()),
-            None => Err(StoreError::Unavailable("the file is closed".to_owned())),
-        });
+        let written = self.write(&changes, now);
         if let Err(error) = &written {
             // The writer answers only what is certainly on disk. After a failure redb refuses to go on.
-            kept.fail(error, matches!(error, StoreError::Unknown(_)) && !changes.is_empty());
+            self.kept.fail(error, matches!(error, StoreError::Unknown(_)) && !changes.is_empty());
             self.table.undo(changes);
         }
         written
+    }
+
+    /// Writes them, and looks whether that came to the file that a successor would open.
+    fn write(&mut self, changes: &[Change], now: Moment) -> Result<(), StoreError> {
+        self.check_place()?;
+        let Some(file) = &mut self.kept.file else {
+            return Err(StoreError::Unavailable("the file is closed".to_owned()));
+        };
+        file.write(&self.table, changes, now)?;
+        let batch = file.batch();
+        // What was written to a file that was replaced meanwhile is unknown to the gateway that has the new one.
+        self.check_place().map_err(|error| StoreError::Unknown(error.into_reason()))?;
+        self.kept.batch = batch;
+        Ok(())
     }
 
     /// Closes the file if it is not where it was opened.

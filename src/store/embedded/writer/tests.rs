@@ -1,10 +1,12 @@
 //! How much shares one commit, and what needs none.
 
+use std::fs::{self, OpenOptions};
 use std::io;
+use std::path::PathBuf;
 
 use futures_util::FutureExt;
 use redb::StorageBackend;
-use redb::backends::InMemoryBackend;
+use redb::backends::{FileBackend, InMemoryBackend};
 use tokio::time::Instant;
 
 use super::*;
@@ -151,4 +153,74 @@ async fn on_a_full_disk_looks_are_answered_before_the_file_is_read() {
     assert!(told.is_ok(), "a look needs no room");
     assert!(!waiting.was_read_first.load(Ordering::SeqCst), "the look waited for the file");
     assert!(works.is_ok_and(|works| works) && changed.await.is_ok(), "there is room again");
+}
+
+/// A file that is moved away while it is synced, once that is told.
+#[derive(Debug)]
+struct Moving {
+    backend: FileBackend,
+    from: PathBuf,
+    to: PathBuf,
+    moves: Arc<AtomicBool>,
+}
+
+impl StorageBackend for Moving {
+    fn len(&self) -> io::Result<u64> {
+        self.backend.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.backend.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.backend.set_len(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.moves.swap(false, Ordering::SeqCst) {
+            fs::rename(&self.from, &self.to)?;
+        }
+        self.backend.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.backend.write(offset, data)
+    }
+}
+
+/// Another gateway may have made a new file in its place, and granted the same lock.
+#[tokio::test]
+async fn what_was_written_to_a_file_that_was_moved_meanwhile_is_not_told_to_be_done() {
+    let Ok(directory) = tempfile::tempdir() else { panic!("no directory") };
+    let (from, to) = (directory.path().join("locks.redb"), directory.path().join("aside"));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&from);
+    let Ok((file, Ok(backend))) = file.and_then(|file| Ok((file.try_clone()?, FileBackend::new(file))))
+    else {
+        panic!("no file")
+    };
+    let (path, back, moves) = (from.clone(), to.clone(), Arc::new(AtomicBool::new(false)));
+    let disk = Disk::at(&path, Moving { backend, from, to, moves: moves.clone() }, file);
+    let (settings, clock) = (EmbeddedSettings::default(), Arc::new(SystemClock));
+    let Ok(Ok(state)) = disk.map(|disk| State::read(Arc::new(disk), &settings, &*clock)) else {
+        panic!("no store")
+    };
+    let (store, mut writer) = EmbeddedStore::with(state, settings, clock);
+    let Ok(key) = LockKey::parse(b"k") else { panic!("a bad key") };
+    let change = Release { key, token: LeaseToken::generate().hash(), tombstone: Tombstone::Final };
+    let (change, check, mut told) = (Request::from(change), Request::from(Check), Vec::new());
+    moves.store(true, Ordering::SeqCst);
+    for request in [&change, &check, &check] {
+        let mut answer = store.run(request, Instant::now() + Duration::from_secs(60));
+        assert!((&mut answer).now_or_never().is_none());
+        let batch = writer.commit_queued();
+        let Some(next) = writer.answer(batch) else { panic!("it has stopped") };
+        writer = next;
+        told.push(answer.await);
+        assert!(told.len() != 2 || fs::rename(&back, &path).is_ok(), "it was not moved");
+    }
+    assert!(
+        matches!(told.as_slice(), [Err(StoreError::Unknown(_)), Err(StoreError::Unavailable(_)), Ok(_)]),
+        "{told:?}"
+    );
 }
