@@ -10,7 +10,7 @@ use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::ops::{Bound, Range};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -73,6 +73,8 @@ impl Disk {
 
     /// The same of a file that is locked: a process that closes it may cut it before that.
     pub(super) fn at(path: &Path, backend: impl StorageBackend, file: File) -> io::Result<Self> {
+        // A relative one leads elsewhere once the working directory is renamed.
+        let path = &path::absolute(path)?;
         let mut disk = Self::new(path, backend, Some(file));
         let length = disk.backend.len()?;
         let head = vec![0; HEAD_BYTES.min(usize::try_from(length).unwrap_or(HEAD_BYTES))];

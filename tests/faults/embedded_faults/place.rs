@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use kit::gateway::command;
 use kit::{Answer, Client, Gateway, eventually, fresh_token};
 use tempfile::TempDir;
 
@@ -88,6 +89,26 @@ async fn a_gateway_whose_file_was_moved_away_works_again_when_it_is_back() {
     fs::rename(scene.path("locks.redb"), scene.path("aside")).unwrap();
     scene.knows().await;
     fs::rename(scene.path("aside"), scene.path("locks.redb")).unwrap();
+    scene.put("held").await.expect(200);
+    scene.put("another").await.expect(201);
+}
+
+/// A successor that is started at the old place makes a new file there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_on_a_relative_path_grants_nothing_once_its_directory_was_renamed() {
+    let (directory, args) = (tempfile::tempdir().unwrap(), ["--store", "file:locks.redb"]);
+    let (here, aside) = (directory.path().join("here"), directory.path().join("aside"));
+    fs::create_dir(&here).unwrap();
+    let mut command = command(&args);
+    command.current_dir(&here);
+    let gateway = Gateway::try_start_by(command, &args).await.unwrap();
+    let scene = Scene { directory, gateway, token: fresh_token() };
+    scene.put("held").await.expect(201);
+    fs::rename(&here, &aside).unwrap();
+    fs::create_dir(&here).unwrap();
+    scene.knows().await;
+    fs::remove_dir(&here).unwrap();
+    fs::rename(&aside, &here).unwrap();
     scene.put("held").await.expect(200);
     scene.put("another").await.expect(201);
 }
