@@ -245,9 +245,11 @@ impl StorageBackend for Handle {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.backend.set_len(len)?;
-        self.0.length.store(len, Ordering::Relaxed);
-        Ok(())
+        let done = self.0.backend.set_len(len);
+        // A failure may come after it was done.
+        let length = if done.is_ok() { len } else { self.0.backend.len()? };
+        self.0.length.store(length, Ordering::Relaxed);
+        done
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -56,3 +56,46 @@ fn what_is_locked_is_locked_for_no_other() {
     assert!(lock(&first).is_ok_and(|locked| locked));
     assert!(lock(&second).is_ok_and(|locked| !locked));
 }
+
+/// A file that says that it cannot be made longer or shorter, after it was.
+#[derive(Debug)]
+struct LateFailure(FileBackend);
+
+impl StorageBackend for LateFailure {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)?;
+        Err(ErrorKind::TimedOut.into())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}
+
+/// Else a gateway would take it for what another program has done, and grant nothing until a restart.
+#[test]
+fn a_length_that_was_changed_by_a_call_that_failed_is_no_change_of_another_program() {
+    let Ok((file, path)) = tempfile::NamedTempFile::new().map(tempfile::NamedTempFile::into_parts) else {
+        panic!("no file")
+    };
+    let Ok(Ok(backend)) = file.try_clone().map(FileBackend::new) else { panic!("no backend") };
+    let Ok(disk) = Disk::at(&path, LateFailure(backend), file) else { panic!("it cannot be opened") };
+    let handle = Handle(Arc::new(disk));
+    assert!(handle.0.check_place().is_ok());
+    assert!(handle.set_len(4_096).is_err());
+    assert!(handle.0.check_place().is_ok(), "its own doing");
+    assert!(fs::write(&path, "cut").is_ok());
+    assert!(handle.0.check_place().is_err(), "another program has cut it");
+}
