@@ -8,6 +8,8 @@ use tokio::time::{Instant, sleep};
 
 /// Where Linux says which run of the machine this is.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
+/// Where Linux says by how much the clocks of this process are ahead of those of the machine.
+const TIME_OFFSETS_PATH: &str = "/proc/self/timens_offsets";
 
 /// A source of time. The program uses [`SystemClock`]; tests inject one that they can set.
 pub trait Clock: Send + Sync + 'static {
@@ -40,7 +42,20 @@ impl Clock for SystemClock {
     }
 
     fn boot_id(&self) -> String {
-        std::fs::read_to_string(BOOT_ID_PATH).unwrap_or_default().trim().to_owned()
+        let offsets = std::fs::read_to_string(TIME_OFFSETS_PATH).unwrap_or_default();
+        counted_from(std::fs::read_to_string(BOOT_ID_PATH).unwrap_or_default().trim(), &offsets)
+    }
+}
+
+/// Names a run of the machine as processes count its time that have such offsets. In a time namespace, the clock that
+/// counts since boot may begin elsewhere, while the run has the name that it has outside.
+fn counted_from(boot_id: &str, offsets: &str) -> String {
+    let mut lines = offsets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    match lines.find(|line| line.first() == Some(&"boottime")).as_deref() {
+        Some([_, offset @ ..]) if !boot_id.is_empty() && offset.iter().any(|part| *part != "0") => {
+            format!("{boot_id} {}", offset.join(" "))
+        }
+        _ => boot_id.to_owned(),
     }
 }
 
@@ -92,5 +107,25 @@ impl Backoff {
         let pause = self.next.mul_f64(0.5 + rand::random::<f64>() / 2.0);
         self.next = (self.next * 2).min(self.longest);
         sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OFFSETS: &str = "monotonic           0         0\nboottime            0         0\n";
+
+    #[test]
+    fn only_a_time_namespace_with_another_clock_gives_a_run_of_the_machine_another_name() {
+        for same in ["", OFFSETS, "monotonic 5 0\nboottime 0 0\n"] {
+            assert_eq!(counted_from("a-boot", same), "a-boot", "{same}");
+        }
+        let names = [("100         0", "a-boot 100 0"), ("-100 5", "a-boot -100 5"), ("0 7", "a-boot 0 7")];
+        for (offset, name) in names {
+            assert_eq!(counted_from("a-boot", &format!("monotonic 1 0\nboottime {offset}\n")), name);
+            // A run without a name is another one at each start.
+            assert_eq!(counted_from("", &format!("boottime {offset}\n")), "");
+        }
     }
 }
