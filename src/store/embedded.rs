@@ -341,8 +341,8 @@ impl LockStore for EmbeddedStore {
             Request::Break(request) => self.change(request, deadline, Table::break_lock),
             Request::List(request) => self.list(request, deadline).map_ok(Reply::List).boxed(),
             Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
-            // A change of nothing: it shows that the writer runs, and has it try again a file that could not be written.
-            Request::Check(request) => self.change(request, deadline, |_, _, _| ()),
+            // Changes nothing: it shows that the writer runs and has a number left, and that the file can be written again.
+            Request::Check(request) => self.try_change(request, deadline, Table::check),
             Request::Begin(request) => self.try_change(request, deadline, Table::begin),
             Request::StoreResult(request) => {
                 self.store_result(request, deadline).map_ok(Reply::StoreResult).boxed()

@@ -185,6 +185,32 @@ async fn a_clock_that_was_set_never_lowers_a_number() {
     assert!(later >= 2_000_000_001_000_000, "{later}");
 }
 
+/// Numbers would begin there, and the file would have none left for any later start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_with_a_clock_past_the_largest_number_is_refused_and_costs_no_number() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    grant_at(&file, 2_000_000_000).await;
+    for wall_s in [9_007_199_255, 30_000_000_000, u64::MAX] {
+        let clock = Arc::new(SetClock(Duration::from_secs(wall_s)));
+        let refused = EmbeddedStore::open(&file, EmbeddedSettings::default(), clock).unwrap_err();
+        assert!(refused.to_string().contains("the clock of this machine is wrong"), "{refused}");
+    }
+    let right = grant_at(&file, 2_000_000_001).await;
+    assert!((2_000_000_001_000_000..2_000_000_002_000_000).contains(&right), "{right}");
+    // As programs before this one left it after such a start.
+    let database = redb::Database::open(&file).unwrap();
+    let change = database.begin_write().unwrap();
+    let numbers = redb::TableDefinition::<&str, u64>::new("numbers");
+    change.open_table(numbers).unwrap().insert("fence", 30_000_000_000_000_000).unwrap();
+    change.commit().unwrap();
+    drop(database);
+    let set_back = grant_at(&file, 1_000_000_000).await;
+    assert_eq!(set_back, right + 1, "the lock that is held has the last number that is known");
+    let later = grant_at(&file, 2_000_000_002).await;
+    assert!(later >= 2_000_000_002_000_000, "{later}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_says_that_it_keeps_nothing() {
     let gateway = Gateway::start(&["--store", "memory:"]).await;

@@ -9,7 +9,6 @@ use std::ops::RangeInclusive;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -23,7 +22,7 @@ use crate::store::StoreError;
 
 use super::batch_tables::BatchTables;
 use super::disk::{Disk, Handle, Scratch, create_private, lock};
-use super::life::Moment;
+use super::life::{Moment, judge_clock, warn_if_ahead};
 use super::record::{Format, Record};
 use super::rows::{LOCKS, MARKS, SLOTS, TERMS, read_lock, read_mark, read_slot};
 use super::table::{Change, Table};
@@ -69,9 +68,6 @@ pub(super) struct StoreFile {
     batch: u64,
 }
 
-/// So much the last number may be ahead of a clock that runs right.
-const MOST_AHEAD: Duration = Duration::from_secs(10);
-
 /// What a file says before any of its records; nothing, if it is not ours.
 #[derive(Default)]
 struct Head {
@@ -85,6 +81,7 @@ impl StoreFile {
     /// Opens the database on `disk`, once all that can be read there is on disk.
     pub(super) fn open(disk: &Arc<Disk>, clock: &dyn Clock) -> Result<Self, OpenError> {
         let path = disk.path();
+        judge_clock(clock).map_err(|error| failed(path, &error))?;
         disk.settle().map_err(|error| failed(path, &error))?;
         let mut builder = Builder::new();
         builder.set_cache_size(PAGE_CACHE_BYTES);
@@ -139,8 +136,6 @@ impl StoreFile {
         let mut table = Table::new(settings.clone());
         let numbers = transaction.open_table(NUMBERS)?;
         let last = numbers.get(FENCE)?.map_or(0, |fence| fence.value());
-        warn_if_ahead(last, now.wall);
-        table.start_run(last, now.wall);
         let texts = transaction.open_table(TEXTS)?;
         let written_in = texts.get(BOOT)?.map(|boot| boot.value().to_owned()).unwrap_or_default();
         let same_boot = !written_in.is_empty() && written_in == self.boot_id;
@@ -174,6 +169,8 @@ impl StoreFile {
                 table.put(id, Some(record));
             }
         }
+        warn_if_ahead(last, now.wall);
+        table.start_run(last, now.wall);
         table.take_changes();
         if !same_boot {
             table.touch_all();
@@ -379,17 +376,4 @@ pub(super) fn open_error(path: &Path, error: DatabaseError) -> OpenError {
         error => UnusableFile::Failed(error.to_string()),
     };
     OpenError::File(path.into(), reason)
-}
-
-/// An older copy of the file, or an empty one, begins its numbers at the clock. It repeats numbers, or begins below them, if the
-/// clock was ahead once, and has not passed the last of them yet.
-fn warn_if_ahead(last: u64, wall: Duration) {
-    let ahead = Duration::from_micros(last).saturating_sub(wall);
-    if ahead > MOST_AHEAD {
-        tracing::warn!(
-            ahead_s = ahead.as_secs(),
-            "the clock was wrong once: fencing tokens are ahead of it. They go on growing, but until the clock has passed them, do not \
-             delete this file or restore an older copy of it: fencing tokens would repeat"
-        );
-    }
 }

@@ -1,11 +1,15 @@
-//! How long a record lives, and how the rest of a life survives a restart.
+//! How long a record lives, how the rest of a life survives a restart, and what is said of a clock that is wrong.
 
 use std::time::Duration;
 
 use crate::clock::{Clock, whole_ms};
+use crate::lock::FencingToken;
 
 /// Longest life in milliseconds, then its end in nanoseconds: since boot, and since the Unix epoch.
 pub(super) type LifeRow = (u64, u64, u64);
+
+/// So much the last number may be ahead of a clock that runs right.
+const MOST_AHEAD: Duration = Duration::from_secs(10);
 
 /// When a record ends, on the clock that counts since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,32 @@ impl Moment {
     /// Reads both clocks.
     pub(super) fn now(clock: &dyn Clock) -> Self {
         Self { boot: clock.boot(), wall: clock.wall() }
+    }
+}
+
+/// Refuses a wall clock at which no run of fencing tokens can begin: it is past the largest of them.
+pub(super) fn judge_clock(clock: &dyn Clock) -> Result<(), &'static str> {
+    match clock.wall().as_micros() < u128::from(FencingToken::MAX) {
+        true => Ok(()),
+        false => Err("the clock of this machine is wrong: it is past June 2255. Set it right"),
+    }
+}
+
+/// An older copy of the file, or an empty one, begins its numbers at the clock. It repeats numbers, or begins below them, if the
+/// clock was ahead once, and has not passed the last of them yet.
+pub(super) fn warn_if_ahead(last: u64, wall: Duration) {
+    let ahead = Duration::from_micros(last).saturating_sub(wall);
+    if last > FencingToken::MAX {
+        tracing::warn!(
+            "the clock was wrong at an earlier start, so that no fencing token was left: they begin at the clock again. If it was ahead \
+             before that start, too, they may repeat"
+        );
+    } else if ahead > MOST_AHEAD {
+        tracing::warn!(
+            ahead_s = ahead.as_secs(),
+            "the clock was wrong once: fencing tokens are ahead of it. They go on growing, but until the clock has passed them, do not \
+             delete this file or restore an older copy of it: fencing tokens would repeat"
+        );
     }
 }
 

@@ -113,6 +113,15 @@ impl Record {
         }
     }
 
+    /// The number of the grant that it is of, if it is of one.
+    pub(super) fn fence(&self) -> Option<FencingToken> {
+        match self {
+            Self::Lock(lock) => Some(lock.fence),
+            Self::Mark(_) => None,
+            Self::Work(work) => Some(work.fence),
+        }
+    }
+
     /// How much of the room for pieces of work it takes under this name.
     pub(super) fn once_bytes(&self, id: &RecordId) -> u64 {
         if let (Self::Work(work), RecordId::Work(key)) = (self, id) { work.bytes(key) } else { 0 }

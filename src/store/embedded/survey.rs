@@ -9,7 +9,9 @@ use rustix::fs::{Access, access};
 
 use super::disk::{OTHERS, PRIVATE, lock};
 use super::file::{LeftAs, left_as};
+use super::life::judge_clock;
 use super::{OpenError, UnusableFile, work_rows};
+use crate::clock::SystemClock;
 use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
 
 const IN_USE: &str = "in use by another process";
@@ -82,6 +84,7 @@ pub(super) fn look_before_opening(path: &Path) -> Result<(), OpenError> {
 
 /// What stands there with which mode, and how it was left if that can be seen; or why it cannot be used.
 fn look(path: &Path) -> Result<(String, u32, Option<LeftAs>), String> {
+    judge_clock(&SystemClock)?;
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

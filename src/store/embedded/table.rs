@@ -13,7 +13,7 @@ use crate::lock::{
 };
 use crate::store::wait_queue::WaitQueues;
 use crate::store::{
-    Break, Hint, Inspect, KnownTo, PassOn, Release, Renew, Renewer, RollBack, StoreError, TicketAfter,
+    Break, Check, Hint, Inspect, KnownTo, PassOn, Release, Renew, Renewer, RollBack, StoreError, TicketAfter,
     Tombstone,
 };
 
@@ -83,9 +83,13 @@ impl Table {
     /// Begins a run of fencing tokens above `last_fence`, and not below the present microsecond by the `wall` clock.
     ///
     /// The clock lifts a file that was copied back from a backup over the numbers granted since; the last number keeps
-    /// a clock that was set back from lowering any.
+    /// a clock that was set back from lowering any. A last number past the largest was given to no grant: a clock was wrong
+    /// when a run began there. Then the records say which was the last.
     pub(super) fn start_run(&mut self, last_fence: u64, wall: Duration) {
         let wall_us = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
+        let recorded = self.records.all().filter_map(|(_, record)| record.fence());
+        let is_given = last_fence <= FencingToken::MAX;
+        let last_fence = if is_given { last_fence } else { recorded.max().map_or(0, FencingToken::get) };
         self.last_fence = last_fence.max(wall_us.saturating_sub(1));
     }
 
@@ -367,13 +371,21 @@ impl Table {
         }
     }
 
+    /// Whether there is a number for the next grant.
+    pub(super) fn check(&mut self, _: &Check, _: Duration) -> Result<(), StoreError> {
+        self.next_fence().map(drop)
+    }
+
+    fn next_fence(&self) -> Result<FencingToken, StoreError> {
+        self.last_fence.checked_add(1).and_then(FencingToken::new).ok_or_else(|| {
+            let used_up = "the fencing tokens are used up. If the clock was wrong at the start, set it right, and restart the gateway";
+            StoreError::Unavailable(used_up.to_owned())
+        })
+    }
+
     /// The next fencing token. If there is none left, nothing is changed.
     fn mint(&mut self) -> Result<FencingToken, StoreError> {
-        let fence = self.last_fence.checked_add(1).and_then(FencingToken::new).ok_or_else(|| {
-            let text =
-                format!("the fencing tokens are used up: the next one would be above {}", FencingToken::MAX);
-            StoreError::Unavailable(text)
-        })?;
+        let fence = self.next_fence()?;
         self.last_fence = fence.get();
         Ok(fence)
     }

@@ -13,6 +13,8 @@ use tokio::time::Instant;
 
 use kit::asking::LockStoreExt;
 
+use super::SetClock;
+
 /// A clock that has a step panic from then on.
 #[derive(Clone, Default)]
 struct Breaking(Arc<AtomicBool>);
@@ -63,5 +65,11 @@ async fn a_store_in_memory_does_nothing_once_it_is_too_late_or_closed() {
     assert!(is_refused(&store.call(Check, Instant::now()).await));
     store.call(Check, soon()).await.unwrap();
     store.close().await;
+    assert!(is_refused(&store.call(Check, soon()).await));
+}
+
+#[tokio::test]
+async fn a_store_without_a_number_for_the_next_grant_is_not_ready() {
+    let store = in_memory(SetClock(Duration::from_secs(9_007_199_255)));
     assert!(is_refused(&store.call(Check, soon()).await));
 }

@@ -268,6 +268,20 @@ async fn a_lease_that_may_have_been_renewed_is_not_told_to_be_over() {
     assert!(history.is_so(0, &seen, Some((token, 2_940_000))).await, "{seen:?}");
 }
 
+/// Numbers begin anew at the clock, and the file would have none left for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_not_opened_anew_while_the_clock_is_past_the_largest_number() {
+    let history = History::new(0..0, false, seed());
+    history.machine.sleep(Duration::from_secs(300 * 366 * 86_400));
+    history.machine.fail(0..1);
+    let token = LeaseToken::generate().hash();
+    let failed = history.acquire(0, token, 600_000).await;
+    assert!(matches!(failed, Err(StoreError::Unknown(_))), "{failed:?}");
+    let refused = history.acquire(0, token, 600_000).await;
+    let Err(StoreError::Unavailable(reason)) = refused else { panic!("{refused:?}") };
+    assert!(reason.contains("the clock of this machine is wrong"), "{reason}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whichever_syncs_fail_nothing_that_was_told_is_lost() {
     let seed = seed();

@@ -140,10 +140,26 @@ fn numbers_go_on_upward_from_the_larger_of_the_clock_and_the_last() {
 #[test]
 fn numbers_that_are_used_up_change_nothing() {
     let mut table = Table::new(EmbeddedSettings { mark_ttl: MARK_TTL, ..EmbeddedSettings::default() });
-    for last in [FencingToken::MAX, u64::MAX] {
-        table.start_run(last, ms(0));
+    let past_all = Duration::from_micros(FencingToken::MAX + 1);
+    for (last, wall) in [(FencingToken::MAX, ms(0)), (5, past_all), (5, Duration::MAX)] {
+        table.start_run(last, wall);
+        let last = table.last_fence();
         assert!(matches!(asked(&mut table, &request(token()), NOW), Err(StoreError::Unavailable(_))));
+        assert!(matches!(table.check(&Check, NOW), Err(StoreError::Unavailable(_))), "it is not ready");
         assert_eq!((table.change_count(), table.last_fence()), (0, last));
+    }
+}
+
+/// A clock was wrong at a start, and no grant has such a number.
+#[test]
+fn a_last_number_past_the_largest_gives_way_to_those_of_the_records_and_the_clock() {
+    let mut table = table();
+    let held = granted(&mut table, &request(token()), NOW).fencing_token.get();
+    for last in [FencingToken::MAX + 1, u64::MAX] {
+        for (wall, first) in [(ms(0), held + 1), (Duration::from_micros(held + 9), held + 9)] {
+            table.start_run(last, wall);
+            assert_eq!(table.next_fence().map(FencingToken::get), Ok(first));
+        }
     }
 }
 
