@@ -44,6 +44,9 @@ use renewals::Renewals;
 use supervisor::{CommandState, CommandSupervisor, End};
 use turn::{Cause, NotTaken};
 
+/// All that a command may find of its lock or its work.
+const OWN_VARIABLES: [&str; 6] =
+    ["LOCK_KEY", "LOCK_SLOT", "FENCING_TOKEN", "LEASE_TOKEN", "ONCE_KEY", "ONCE_EARLIER"];
 /// What the command finds of each of several locks, with its number behind.
 const NAMES_OF_SEVERAL: [&str; 3] = ["LOCK_KEY", "FENCING_TOKEN", "LOCK_SLOT"];
 /// No gateway gives more.
@@ -198,6 +201,22 @@ fn start(
     held: &HeldGrant,
 ) -> Result<(Pid, Option<CommandOutput>), CommandFailure> {
     let mut command = Command::new(&settings.program);
+    command
+        .args(&settings.arguments)
+        // The command need not ask for locks, so it does not get the key to all of them.
+        .env_remove("FENCEPOST_API_KEY")
+        // The command gets a process group of its own. So a signal reaches all of it, and nothing else.
+        .process_group(0);
+    // What this process was given is of another lock or other work. A command that found the key of the one beside the number
+    // of the other would claim with a number that is no grant of that lock.
+    for name in OWN_VARIABLES {
+        command.env_remove(name);
+    }
+    for number in 1..=MOST_LOCKS {
+        for name in NAMES_OF_SEVERAL {
+            command.env_remove(format!("{name}_{number}"));
+        }
+    }
     let (name, output) = if settings.lock.once.is_some() {
         let (output, writer) = CommandOutput::open(held.max_result_bytes).map_err(unsupervised)?;
         command.stdout(writer).env("ONCE_EARLIER", held.earlier.to_string());
@@ -205,20 +224,6 @@ fn start(
     } else {
         ("LOCK_KEY", None)
     };
-    command
-        .args(&settings.arguments)
-        // A token or a slot that this process was given is that of another lock.
-        .env_remove("LEASE_TOKEN")
-        .env_remove("LOCK_SLOT")
-        // The command need not ask for locks, so it does not get the key to all of them.
-        .env_remove("FENCEPOST_API_KEY")
-        // The command gets a process group of its own. So a signal reaches all of it, and nothing else.
-        .process_group(0);
-    for number in 1..=MOST_LOCKS {
-        for name in NAMES_OF_SEVERAL {
-            command.env_remove(format!("{name}_{number}"));
-        }
-    }
     // Who asked for slots, and has all of them, has the first.
     let slot = |slot: Option<u64>| slot.or(settings.lock.slots.map(|_| 1));
     if held.locks.is_empty() {
@@ -226,10 +231,8 @@ fn start(
         if let Some(slot) = slot(held.slot) {
             command.env("LOCK_SLOT", slot.to_string());
         }
-    } else {
-        // A command that knows of one lock only must not take the number of the first for that of all.
-        command.env_remove("LOCK_KEY").env_remove("FENCING_TOKEN");
     }
+    // A command that knows of one lock only must not take the number of the first for that of all. So it finds neither name.
     for (number, lock) in (1..).zip(&held.locks) {
         let values = [
             Some(lock.key.clone()),

@@ -116,3 +116,30 @@ async fn the_command_finds_what_it_needs_and_no_secret() {
     assert_eq!(record["fencing_token"].to_string(), scene.read("number").trim());
     assert_eq!(record["owner"].as_str().unwrap().split(' ').next(), Some("sh"));
 }
+
+/// A resource that claims takes the number for one of the lock whose key stands beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_finds_nothing_of_a_lock_or_a_work_around_its_own() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let around = ["LOCK_KEY", "LOCK_SLOT", "LEASE_TOKEN", "LOCK_KEY_2", "FENCING_TOKEN_2", "LOCK_SLOT_2"];
+    let mut command = scene.command_of("once", &["w", "--", "sh", "-c", "env >found"]);
+    command.envs(around.map(|name| (name, "of-a-lock"))).env("FENCING_TOKEN", "7");
+    scene.launch(command).end().await.expect_silent(0);
+    let found = scene.read("found");
+    assert!(found.contains("ONCE_KEY=w\n") && !found.contains("FENCING_TOKEN=7\n"), "{found}");
+    assert!(!around.iter().any(|name| found.contains(&format!("{name}="))), "{found}");
+
+    let mut command = scene.command(&["l", "--", "sh", "-c", "env >found"]);
+    command.env("ONCE_KEY", "of-a-work").env("ONCE_EARLIER", "0");
+    scene.launch(command).end().await.expect_silent(0);
+    let found = scene.read("found");
+    assert!(found.contains("LOCK_KEY=l\n") && !found.contains("ONCE_"), "{found}");
+
+    // As it comes about.
+    let script = "\"$0\" once w2 -- sh -c 'echo ${LOCK_KEY-none} $FENCING_TOKEN'; echo $LOCK_KEY";
+    let args = ["l", "--", "sh", "-c", script, kit::gateway::program()];
+    let ended = scene.run(&args).await.expect_silent(0);
+    let record = kit::Client::new(gateway.address).get("/once/w2").send().await.expect(200).json();
+    assert_eq!(ended.stdout, format!("none {}\nl\n", record["fencing_token"]));
+}
