@@ -50,8 +50,10 @@ pub(crate) enum AcquireAnswer {
     Held(HeldGrant),
     /// The work is done, and this is its result.
     Done(StoredOutput),
-    /// Another client has it, or too many wait.
+    /// Another client has it.
     Busy(Busy),
+    /// Too many wait already, which says nothing of the lock: ask the same without waiting.
+    MayNotWait(Trouble),
     /// Nothing is decided: ask again.
     NotNow(Trouble),
     /// No request like this one will ever be granted.
@@ -162,16 +164,15 @@ impl Gateway {
         }
         let problem = reply.problem();
         match problem.kind.as_str() {
-            // A full wait queue is one of a lock that others hold.
-            "/problems/lock-held" | "/problems/too-many-waiters" | IN_PROGRESS | ABANDONED => {
-                AcquireAnswer::Busy(Busy {
-                    key: problem.key,
-                    position: problem.position,
-                    waiters: problem.waiters,
-                    reason: reply.reason(),
-                    is_abandoned: problem.kind == ABANDONED,
-                })
-            }
+            // It may be the queue of the lock that is full. But it may as well be the gateway, or the share of the API key.
+            "/problems/too-many-waiters" if !wait.is_zero() => AcquireAnswer::MayNotWait(reply.trouble()),
+            "/problems/lock-held" | IN_PROGRESS | ABANDONED => AcquireAnswer::Busy(Busy {
+                key: problem.key,
+                position: problem.position,
+                waiters: problem.waiters,
+                reason: reply.reason(),
+                is_abandoned: problem.kind == ABANDONED,
+            }),
             kind if reply.is_refusal() || [UNSUPPORTED, NO_SLOTS].contains(&kind) => {
                 AcquireAnswer::Refused(RequestRefusal {
                     parameter: problem.parameter,

@@ -155,9 +155,11 @@ impl Turn<'_> {
         let mut longest_slice = if self.progress.is_seen() { WATCHED_SLICE } else { slice };
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut may_go_past = true;
+        let mut may_wait = true;
         loop {
             let asked_at = boottime();
-            let left = wait_ends_at.saturating_sub(asked_at);
+            let is_kept_out = !std::mem::replace(&mut may_wait, true);
+            let left = if is_kept_out { Duration::ZERO } else { wait_ends_at.saturating_sub(asked_at) };
             let (wait, patience) = if self.contact == Contact::Answered {
                 (longest_slice.min(left), longest_slice.min(left) + answer_may_take)
             } else {
@@ -190,7 +192,7 @@ impl Turn<'_> {
                     self.may_have_lock |= trouble.may_be_done;
                 }
                 AcquireAnswer::Done(_) => (self.may_have_place, self.may_have_lock) = (false, false),
-                AcquireAnswer::Refused(_) => {}
+                AcquireAnswer::Refused(_) | AcquireAnswer::MayNotWait(_) => {}
             }
             match answer {
                 AcquireAnswer::Held(held) if now < held.sent_at + self.settings.ttl / FRESH_PART => {
@@ -215,11 +217,17 @@ impl Turn<'_> {
                 AcquireAnswer::Busy(busy) => {
                     let key = busy.key.as_deref().unwrap_or(self.settings.key.as_str());
                     self.progress.note(key, &busy);
+                    // Another gateway may have room for one who waits.
+                    if is_kept_out {
+                        self.gateways.pass_over(number);
+                    }
                     // Where there is no place to wait in, it is looked for from time to time.
                     if wait.is_zero() || now < asked_at + wait / 2 {
                         backoff.pause().await;
                     }
                 }
+                // The same gateway says whether another client has the lock, or why none can.
+                AcquireAnswer::MayNotWait(_) => may_wait = false,
                 AcquireAnswer::NotNow(trouble) => {
                     let reason = trouble.reason.clone();
                     let have_all_failed = self.gateways.failed(number, trouble);

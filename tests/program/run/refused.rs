@@ -10,10 +10,12 @@ use super::kit::{Ended, Scene};
 use super::shape::Recorder;
 use kit::certificates::Certificates;
 use kit::keys::KeysFile;
-use kit::{Gateway, eventually};
+use kit::{Client, Gateway, eventually, fresh_token};
 
 /// How long an answer of a gateway nearby may take to be told.
 const AT_ONCE: Duration = Duration::from_secs(2);
+const HELD: &str = r#"{"type":"/problems/lock-held","detail":"another client"}"#;
+const TOO_MANY_WAIT: &str = r#"{"type":"/problems/too-many-waiters","detail":"too many wait already"}"#;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_key_is_told_at_once_after_one_request() {
@@ -198,6 +200,7 @@ async fn what_is_no_word_on_the_lock_is_never_called_busy() {
     for (status, body, said) in [
         (429, r#"{"type":"/problems/rate-limited","detail":"too many wrong keys"}"#, "too many wrong keys"),
         (429, r#"{"type":"/problems/too-many-locks","detail":"as many as it may"}"#, "as many as it may"),
+        (429, r#"{"type":"/problems/too-many-waiters","detail":"too many wait"}"#, "too many wait"),
         (429, "<h1>Too Many Requests</h1>", "HTTP 429"),
         (423, "<h1>Locked</h1>", "HTTP 423"),
     ] {
@@ -208,12 +211,75 @@ async fn what_is_no_word_on_the_lock_is_never_called_busy() {
         scene.run(&args).await.expect_line(69, &["cannot take the lock", said]);
         assert!(!scene.path("wrong").exists());
     }
-    for (status, kind) in [(423, "lock-held"), (429, "too-many-waiters")] {
-        let body = format!(r#"{{"type":"/problems/{kind}","detail":"another client"}}"#);
-        let recorder = Recorder::telling(&[(Duration::ZERO, status, body.leak())]).await;
-        let args = ["--wait", "0s", "--busy-exit", "17", "k", "--", "true"];
-        Scene::at(recorder.url()).run(&args).await.expect_line(17, &["is busy", "another client"]);
-    }
+    let held = (Duration::ZERO, 423, HELD);
+    let recorder = Recorder::telling(&[held]).await;
+    let args = ["--wait", "0s", "--busy-exit", "17", "k", "--", "true"];
+    Scene::at(recorder.url()).run(&args).await.expect_line(17, &["is busy", "another client"]);
+    // So is a lock whose queue is full, by what is said without a wait.
+    let all_along = [(Duration::ZERO, 429, TOO_MANY_WAIT), held].repeat(20);
+    let recorder = Recorder::telling(&all_along).await;
+    let args = ["--wait", "1s", "--busy-exit", "17", "k", "--", "true"];
+    Scene::at(recorder.url()).run(&args).await.expect_line(17, &["is busy", "another client"]);
+}
+
+/// Too many may wait at the gateway, or with the API key: that says nothing of the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_too_many_wait_a_free_lock_is_taken_without_waiting_and_others_wait_elsewhere() {
+    let full = (Duration::ZERO, 429, TOO_MANY_WAIT);
+    let puts = |recorder: &Recorder| {
+        let requests = recorder.requests().into_iter().filter(|request| request.method == "PUT");
+        requests.map(|request| request.target.contains("wait=")).collect::<Vec<_>>()
+    };
+    let alone = Recorder::telling(&[full]).await;
+    let ended = Scene::at(alone.url()).run(&["k", "--", "true"]).await.expect_silent(0);
+    assert!(ended.took < AT_ONCE, "{ended:?}");
+    assert_eq!(puts(&alone), [true, false]);
+    // Where the lock is held, the next gateway may have room.
+    let first = Recorder::telling(&[full, (Duration::ZERO, 423, HELD)]).await;
+    let second = Recorder::start().await;
+    let scene = Scene::at(format!("{},{}", first.url(), second.url()));
+    let ended = scene.run(&["k", "--", "true"]).await.expect_silent(0);
+    assert!(ended.took < AT_ONCE, "{ended:?}");
+    assert_eq!((puts(&first), puts(&second)), (vec![true, false], vec![true]));
+    // What no lock can be taken for is no busy lock.
+    let away = r#"{"type":"/problems/store-unavailable","detail":"read only"}"#;
+    let recorder = Recorder::telling(&[full, (Duration::ZERO, 503, away)].repeat(50)).await;
+    let args = ["--wait", "1s", "--gateway-wait", "1s", "--busy-exit", "0", "k", "--", "touch", "wrong"];
+    let scene = Scene::at(recorder.url());
+    scene.run(&args).await.expect_line(69, &["cannot take the lock"]);
+    assert!(!scene.path("wrong").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_whose_waiters_are_used_up_takes_a_free_lock_and_is_told_a_result() {
+    let mut keys = KeysFile::new();
+    let small = keys.add("small", "every_key = true\nallow = [\"acquire\", \"once\"]\nmax_waiters = 1");
+    let large = keys.add_for_all("large", "\"acquire\", \"inspect\", \"once\"");
+    keys.write();
+    let [flag, path] = keys.flag();
+    let gateway = Gateway::start(&["--store", "memory:", &flag, &path]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/held?ttl=1h").key(&large).send().await.expect(201);
+    let worker = fresh_token();
+    client.put("/once/done").key(&large).token(&worker).send().await.expect(201);
+    client.post("/once/done").key(&large).token(&worker).body("result").send().await.expect(200);
+    let waiting = tokio::spawn(client.put("/locks/held?wait=50s").key(&small).send());
+    eventually("it waits", async || {
+        client.get("/locks/held").key(&large).send().await.json()["waiters"] == 1
+    })
+    .await;
+    let scene = Scene::on(&gateway);
+    let run = async |name: &str, args: &[&str]| {
+        let mut command = scene.command_of(name, args);
+        command.env("FENCEPOST_API_KEY", &small);
+        scene.launch(command).end().await
+    };
+    let ended = run("run", &["free", "--", "true"]).await.expect_silent(0);
+    assert!(ended.took < AT_ONCE, "{ended:?}");
+    let ended = run("once", &["done", "--", "false"]).await.expect_silent(0);
+    assert_eq!(ended.stdout, "result");
+    run("run", &["--wait", "1s", "held", "--", "true"]).await.expect_line(75, &["is busy"]);
+    waiting.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
