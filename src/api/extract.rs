@@ -99,9 +99,11 @@ impl<Q: LockQuery> LockCall<Q> {
         let right = asked.right;
         context.set_asked(asked);
         // The decoded key is checked, so that both forms of the address mean the same.
-        call.caller.check(right, &call.key)?;
-        for key in &call.others {
-            call.caller.check(right, key).map_err(|denied| Problem::from(denied).about(key))?;
+        for key in std::iter::once(&call.key).chain(&call.others) {
+            call.caller.check(right, key).map_err(|denied| match &call.others[..] {
+                [] => denied.into(),
+                _ => Problem::from(denied).about(key),
+            })?;
         }
         if Q::PATH_FORM == once::PATH_FORM {
             app.needs_records()?;

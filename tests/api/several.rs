@@ -145,8 +145,17 @@ async fn each_lock_needs_its_right_and_counts_for_its_key() {
     let [flag, path] = keys.flag();
     let gateway = Gateway::start(&["--store", "memory:", &flag, &path]).await;
     let client = Client::new(gateway.address);
-    let refused = client.put("/lock?key=a/1&key=b&key=a/2").key(&narrow).send().await;
-    assert_eq!(refused.expect_problem(403, "right-missing").json()["key"], json!("b"));
+    for keys in ["key=a/1&key=b&key=a/2", "key=b&key=a/1"] {
+        for call in
+            [client.put(&format!("/lock?{keys}")), client.call("POST", &format!("/hold?{keys}&ttl=1s"))]
+        {
+            let refused = call.key(&narrow).send().await.expect_problem(403, "right-missing");
+            assert_eq!(refused.json()["key"], json!("b"), "{keys}");
+        }
+    }
+    // That of one lock names none, as ever.
+    let refused = client.put("/lock?key=b").key(&narrow).send().await.expect_problem(403, "right-missing");
+    assert!(refused.json().get("key").is_none(), "{}", refused.json());
     client.put("/lock?key=a/1&key=a/2").key(&narrow).send().await.expect(201);
     // Three locks are three requests, and one that is refused takes nothing of the rate.
     let left = |answer: &Answer| answer.header("ratelimit").unwrap().split(';').nth(1).unwrap().to_owned();
