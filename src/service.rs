@@ -47,7 +47,7 @@ pub use once::{BeginOutcome, BeginRequest, Beginning, NotBegun};
 use refusals::SharedRefusals;
 use roll_back::Cleaner;
 pub use roll_back::GrantGuard;
-use time::{lease_left, pause_before, renewed_too_late};
+use time::{lease_left, pause_before, renewed_too_late, seen_by_now};
 pub use turns::Turn;
 use turns::Turns;
 use wakeups::Wakeups;
@@ -238,8 +238,12 @@ impl LockService {
 
     /// Says who holds a lock, and whether `token` does.
     pub async fn inspect(&self, key: &LockKey, token: Option<&LeaseToken>) -> Result<Inspected, StoreError> {
-        let look = Inspect { key: key.clone(), token: token.map(LeaseToken::hash) };
-        match self.settle_call(self.deadline(), look).await {
+        let look = &Inspect { key: key.clone(), token: token.map(LeaseToken::hash) }.into();
+        let step = |until| async move {
+            let sent_at = boottime();
+            seen_by_now(self.store.ask::<Inspect>(look, until).await?, sent_at)
+        };
+        match self.settle(self.deadline(), step).await {
             Ok(settled) => Ok(settled.answer),
             // Looking changes nothing, with one exception: with a token, it may pin that token's grant.
             Err(StoreError::Unknown(reason)) if token.is_none() => Err(StoreError::Unavailable(reason)),

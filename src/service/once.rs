@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use super::acquire::{before_another_try, not_granted};
 use super::admin::nothing_done;
-use super::time::{lease_left, renewed_too_late};
+use super::time::{lease_left, renewed_too_late, seen_too_late};
 use super::{GrantGuard, LockService, Settled, Turn};
 use crate::clock::boottime;
 use crate::lock::{Attempt, FencingToken, LeaseToken, LockKey, Note, TokenHash, Ttl};
 use crate::once::{
     Begun, BrokenRecord, Fingerprint, GivenUp, Keep, NotWorker, Place, RecordPage, RecordView, RenewedWork,
-    Stored, Storing, WorkResult, Worker,
+    Stored, Storing, WorkResult, WorkState, Worker,
 };
 use crate::store::{
     Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult, Tombstone,
@@ -331,8 +331,17 @@ impl LockService {
         key: &LockKey,
         token: Option<&LeaseToken>,
     ) -> Result<Option<RecordView>, StoreError> {
-        let look = LookAtRecord { key: key.clone(), token: token.map(LeaseToken::record_hash) };
-        let seen = self.settle_call(self.deadline(), look).await;
+        let look = &LookAtRecord { key: key.clone(), token: token.map(LeaseToken::record_hash) }.into();
+        let step = |until| async move {
+            let sent_at = boottime();
+            let mut seen = self.store.ask::<LookAtRecord>(look, until).await?;
+            // Nothing is left of the lease of any other record.
+            if let Some(RecordView { state: WorkState::Working, place, .. }) = &mut seen {
+                place.lease = lease_left(place.lease.clone(), sent_at).ok_or_else(seen_too_late)?;
+            }
+            Ok(seen)
+        };
+        let seen = self.settle(self.deadline(), step).await;
         // To tell a token that it is the worker's is a promise, and the store may have made it.
         Ok(if token.is_some() { seen? } else { seen.map_err(nothing_done)? }.answer)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::clock::boottime;
-use crate::lock::Lease;
+use crate::lock::{Inspected, Lease, Sharing};
 use crate::store::StoreError;
 
 /// The pause before an unanswered step is sent again. The real pause is random, from half of this to one and a half times this.
@@ -36,4 +36,21 @@ pub(super) fn lease_left(lease: Lease, sent_at: Duration) -> Option<Lease> {
     let elapsed_ms = u64::try_from(elapsed_ms).unwrap_or(u64::MAX).saturating_add(1);
     let left_ms = lease.left_ms.saturating_sub(elapsed_ms);
     (left_ms > 0).then_some(Lease { left_ms, ..lease })
+}
+
+/// A look was answered when nothing was left of the lease that it tells of. Another client may hold the lock by then.
+pub(super) fn seen_too_late() -> StoreError {
+    StoreError::Unknown("the lease was over before the store's answer on it came".into())
+}
+
+/// What a look has seen, with what is left of each lease now; an error where the lock is to be looked at again.
+pub(super) fn seen_by_now(seen: Inspected, sent_at: Duration) -> Result<Inspected, StoreError> {
+    let Inspected::Held { lease, yours, sharing, waiters } = seen else { return Ok(seen) };
+    let lease = lease_left(lease, sent_at).ok_or_else(seen_too_late)?;
+    let sharing = sharing.map(|Sharing { held, slots, holders }| {
+        let told = holders.len();
+        let holders: Vec<_> = holders.into_iter().filter_map(|lease| lease_left(lease, sent_at)).collect();
+        Sharing { held: held.saturating_sub((told - holders.len()) as u64), slots, holders }
+    });
+    Ok(Inspected::Held { lease, yours, sharing, waiters })
 }

@@ -1,19 +1,26 @@
-//! Those who wait for a record learn from each other how far it is. An answer that is late teaches them nothing old.
+//! An answer that is late tells nothing old. A look tells of no lease that is over by then. Those who wait for a record learn from
+//! each other how far it is, and nothing of what was before they came.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::lock::{FencingToken, LeaseToken, LockKey, Ttl};
-use fencepost::once::{Keep, WorkResult};
-use fencepost::service::{BeginOutcome, BeginRequest, Beginning, LockService, NotBegun};
+use fencepost::lock::{FencingToken, Inspected, LeaseToken, LockKey, Slots, Terms, Ttl};
+use fencepost::once::{Keep, WorkResult, WorkState};
+use fencepost::service::{
+    AcquireRequest, BeginOutcome, BeginRequest, Beginning, LockService, NotBegun, Outcome, Tenant,
+};
 use fencepost::store::StoreError;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use kit::network::{Loss, Network};
 use kit::stores::AnyStore;
 use kit::{PATIENCE, eventually};
 
 const MARK_TTL: Duration = Duration::from_secs(120);
+/// A lease that is over before the answer comes, and the time until then.
+const SHORT_MS: u64 = 1_000;
+const LATE: Duration = Duration::from_millis(1_100);
 
 /// A gateway whose answers can be held back, and another one on the same store.
 struct Scene {
@@ -43,8 +50,44 @@ impl Scene {
         }
     }
 
+    /// Takes a slot of the lock, or all of it, for so long.
+    async fn take_elsewhere(&self, token: &LeaseToken, slots: u16, ttl_ms: u64) {
+        let request = AcquireRequest {
+            key: key(),
+            token: Some(token.clone()),
+            ttl: Ttl::from_ms(ttl_ms).unwrap(),
+            note: Default::default(),
+            wait: Duration::ZERO,
+            terms: Terms { slots: Slots::new(slots).unwrap(), ..Terms::default() },
+            tenant: Tenant::default(),
+        };
+        let taken = self.elsewhere.acquire(request).await.unwrap();
+        let Outcome::Granted(_, guard) = taken.outcome else { panic!("{:?}", taken.outcome) };
+        guard.disarm();
+    }
+
+    /// What a look is told whose first answer comes late.
+    async fn late<T: Send + 'static>(
+        &self,
+        look: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let commands = self.network.commands();
+        self.network.lose(&[Loss::HeldBack]);
+        let look = tokio::spawn(look);
+        eventually("the store is asked", async || self.network.commands() > commands).await;
+        sleep(LATE).await;
+        self.network.bring_answers();
+        look.await.unwrap()
+    }
+
     async fn begin_elsewhere(&self, token: &LeaseToken) -> FencingToken {
-        let begun = self.elsewhere.begin(Self::request(Some(token), Duration::ZERO)).await.unwrap();
+        self.begin_elsewhere_for(token, 30_000).await
+    }
+
+    async fn begin_elsewhere_for(&self, token: &LeaseToken, ttl_ms: u64) -> FencingToken {
+        let ttl = Ttl::from_ms(ttl_ms).unwrap();
+        let request = BeginRequest { ttl, ..Self::request(Some(token), Duration::ZERO) };
+        let begun = self.elsewhere.begin(request).await.unwrap();
         let BeginOutcome::Granted(place, guard) = begun.outcome else { panic!("{:?}", begun.outcome) };
         guard.disarm();
         place.lease.fencing_token
@@ -121,4 +164,56 @@ async fn a_result_that_is_late_is_not_told_to_those_who_came_after_it() {
         let outcome = brief.await.unwrap().unwrap().outcome;
         assert!(matches!(outcome, BeginOutcome::NotBegun(NotBegun::Busy(_))), "{second:?}: {outcome:?}");
     }
+}
+
+#[tokio::test]
+async fn a_lease_that_is_over_when_the_answer_comes_is_not_told_to_those_who_look() {
+    for is_own in [false, true] {
+        let (scene, holder) = (Scene::new().await, own_token());
+        let token = is_own.then(|| holder.clone());
+        let (here, shown) = (scene.here.clone(), token.clone());
+        scene.take_elsewhere(&holder, 1, SHORT_MS).await;
+        let seen = scene.late(async move { here.inspect(&key(), shown.as_ref()).await }).await;
+        assert!(matches!(seen, Ok(Inspected::Free { .. })), "{is_own}: {seen:?}");
+        // Where no time is left to look again, nothing is said.
+        let hasty = LockService::new(scene.network.clone(), LATE / 2, MARK_TTL);
+        scene.take_elsewhere(&own_token(), 1, SHORT_MS).await;
+        let seen = scene.late(async move { hasty.inspect(&key(), token.as_ref()).await }).await;
+        match seen {
+            Err(StoreError::Unavailable(_)) => assert!(!is_own),
+            Err(StoreError::Unknown(_)) => assert!(is_own),
+            other => panic!("{is_own}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_still_runs_when_the_answer_comes_is_told_by_what_is_left_of_it() {
+    let (scene, short, long) = (Scene::new().await, own_token(), own_token());
+    scene.take_elsewhere(&short, 2, SHORT_MS).await;
+    scene.take_elsewhere(&long, 2, 30_000).await;
+    let (here, token) = (scene.here.clone(), long.clone());
+    let seen = scene.late(async move { here.inspect(&key(), Some(&token)).await }).await.unwrap();
+    let Inspected::Held { lease, yours: Some(true), sharing: Some(sharing), .. } = seen else {
+        panic!("{seen:?}")
+    };
+    assert!(lease.left_ms <= 29_000, "{lease:?}");
+    let [other] = &sharing.holders[..] else { panic!("{sharing:?}") };
+    assert_eq!((sharing.held, other.fencing_token), (1, lease.fencing_token));
+}
+
+#[tokio::test]
+async fn a_worker_whose_lease_is_over_when_the_answer_comes_is_not_said_to_be_at_work() {
+    for is_own in [false, true] {
+        let (scene, worker) = (Scene::new().await, own_token());
+        let (here, token) = (scene.here.clone(), is_own.then(|| worker.clone()));
+        scene.begin_elsewhere_for(&worker, SHORT_MS).await;
+        let seen = scene.late(async move { here.look_at_record(&key(), token.as_ref()).await }).await;
+        assert_eq!(seen.unwrap().unwrap().state, WorkState::Lapsed, "{is_own}");
+    }
+    let (scene, worker) = (Scene::new().await, own_token());
+    let here = scene.here.clone();
+    scene.begin_elsewhere(&worker).await;
+    let seen = scene.late(async move { here.look_at_record(&key(), None).await }).await.unwrap().unwrap();
+    assert!(seen.state == WorkState::Working && seen.place.lease.left_ms <= 29_000, "{seen:?}");
 }
