@@ -225,7 +225,9 @@ export class Fencepost {
     } catch (error) {
       over();
       const isOpen = !result || error instanceof Refused; // Such as a result that is too large.
-      if (isOpen) await this.leave("/once", key, token, error instanceof NothingDone).catch(() => {});
+      // It is that of one place: work around it that passes it on may have done something.
+      const isClean = error instanceof NothingDone && !error.isTold && (error.isTold = true);
+      if (isOpen) await this.leave("/once", key, token, isClean).catch(() => {});
       throw error;
     } finally { over(); }
   }
@@ -305,10 +307,7 @@ export class Fencepost {
       isDoubtful ||= kind === Unknown;
       isReached ||= status > 0;
       isWrong &&= status < 0;
-      if (isBusy) {
-        await pause("position" in problem ? 0 : 200, undefined, { signal });
-        continue;
-      }
+      if (isBusy) { await pause("position" in problem ? 0 : 200, undefined, { signal }); continue; }
       failed += 1;
       if (kind === Unknown) doubtful.add(url);
       if (this.urls[0] === url) this.urls = [...this.urls.slice(1), url];

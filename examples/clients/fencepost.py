@@ -106,6 +106,8 @@ class Place(Lease):
         super().__init__(key, token, sent, grant)
         (self.query, self.headers), self.earlier = begun, int(grant["earlier"])  # With those it was begun.
         self.max_result_bytes: int = grant.get("max_result_bytes", 0)
+    def is_clean_after(self, error: BaseException) -> bool:  # Of one place: work around it may have done something.
+        return isinstance(error, NothingDone) and vars(error).setdefault("told_by", self.lost) is self.lost
 
 class InTime(HTTPHandler, HTTPSHandler):
     """Sends nothing once there is a connection, if the one who asked has taken `turn`, or the lease is released."""
@@ -238,7 +240,7 @@ class Fencepost:
         except BaseException as error:
             self._end(place)
             if not result or isinstance(error, Refused):  # Such as a result that is too large.
-                with suppress(Exception): self._leave("/once", key, place.token, isinstance(error, NothingDone))
+                with suppress(Exception): self._leave("/once", key, place.token, place.is_clean_after(error))
             raise
         finally: place.lost.set()
 
@@ -307,9 +309,7 @@ class Fencepost:
             if is_final: raise kind(why, problem, after)
             is_doubtful, is_reached = is_doubtful or kind is Unknown, is_reached or status > 0
             is_wrong = is_wrong and status < 0
-            if is_busy:
-                time.sleep(0.0 if "position" in problem else 0.2)
-                continue
+            if is_busy: time.sleep(0.0 if "position" in problem else 0.2); continue
             failed += 1
             if kind is Unknown and url not in doubtful: doubtful.append(url)
             if self.urls[0] == url: self.urls = [*self.urls[1:], url]

@@ -126,7 +126,7 @@ class AsyncFencepost:
             return await to_the_end(lambda: self.blocking._store(begun, made, ttl_s))
         except BaseException as error:
             place.lost.set()
-            is_clean = isinstance(error, NothingDone)
+            is_clean = place.is_clean_after(error)
             if not result or isinstance(error, Refused):  # Such as a result that is too large.
                 with suppress(Exception):
                     await to_the_end(lambda: self.blocking._leave("/once", key, token, is_clean))

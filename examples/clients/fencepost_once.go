@@ -9,9 +9,13 @@ import (
 	"time"
 )
 
-// ErrNothingDone is what the work of Once returns, alone or wrapped, if it certainly changed nothing: as if it never
-// began.
+// ErrNothingDone is what the work of Once returns, alone or wrapped, if it certainly changed nothing.
 var ErrNothingDone = errors.New("nothing was done")
+
+// It is that of one place: work around it that passes it on may have done something.
+type toldOnce struct{ error }
+
+func (t toldOnce) Unwrap() error { return t.error }
 
 // OnceOptions are those of a lock, how long the result is kept (24 h if you leave it out), what the request is, and
 // whether not to do again what someone may have done. Wait: for another who is at work.
@@ -48,10 +52,8 @@ func (c *Client) Once(ctx context.Context, key string, o OnceOptions,
 		query.Set("takeover", "false")
 	}
 	lease := &Lease{Key: key, Keys: []string{key}, record: &record{fingerprint: o.Fingerprint}}
-	if err := c.take(ctx, lease, o.Options, query); err != nil {
-		return nil, err
-	} else if lease.record.stored != nil {
-		return lease.record.stored, nil
+	if err := c.take(ctx, lease, o.Options, query); err != nil || lease.record.stored != nil {
+		return lease.record.stored, err
 	}
 	working, stop := c.renews(ctx, lease)
 	hasEnded := false
@@ -69,9 +71,12 @@ func (c *Client) Once(ctx context.Context, key string, o OnceOptions,
 	}
 	stop()
 	over := lease.Check()
-	_ = c.leave(lease, errors.Is(failed, ErrNothingDone))
+	isNothing := errors.Is(failed, ErrNothingDone)
+	_ = c.leave(lease, isNothing && !errors.As(failed, &toldOnce{}))
 	if over != nil { // Perhaps it failed only because its context was canceled.
 		return nil, &Error{Kind: ErrLost, Message: fmt.Sprintf("%v. The work returned: %v", over, failed)}
+	} else if isNothing {
+		failed = toldOnce{failed}
 	}
 	return nil, failed
 }

@@ -104,6 +104,10 @@ func made(word string, place *fencepost.Place) *fencepost.Result {
 	return &fencepost.Result{Body: []byte(word), Status: &created, ContentType: "application/json"}
 }
 
+func doesNothing(context.Context, *fencepost.Place) (*fencepost.Result, error) {
+	return nil, fmt.Errorf("the card is unknown: %w", fencepost.ErrNothingDone)
+}
+
 func once(words []string) (string, error) {
 	options := fencepost.OnceOptions{Options: times(words), Keep: time.Hour, Fingerprint: words[4]}
 	options.Owner, options.NoTakeover = "drive", words[len(words)-1] == "keep-off"
@@ -114,7 +118,9 @@ func once(words []string) (string, error) {
 			case "fail":
 				return nil, errFailed
 			case "nothing":
-				return nil, fmt.Errorf("the card is unknown: %w", fencepost.ErrNothingDone)
+				return doesNothing(ctx, place)
+			case "inside":
+				return client.Once(ctx, words[1]+"/inside", fencepost.OnceOptions{}, doesNothing)
 			case "panic":
 				panic(errFailed)
 			case "lost":

@@ -42,6 +42,10 @@ def hold(fencepost: Fencepost, key: str, ttl_s: str, wait_s: str) -> Lease:
 ENDS: dict[str, type[Exception]] = {"fail": Failed, "nothing": NothingDone}
 
 
+def does_nothing(_: Place) -> str:
+    raise NothingDone
+
+
 def take_over(words: list[str]) -> bool:
     return "keep-off" not in words
 
@@ -72,6 +76,8 @@ def once(fencepost: Fencepost, words: list[str]) -> None:
             if word == "lost":
                 place.lost.wait()
                 say("lost")
+            elif word == "inside":
+                fencepost.once(f"{key}/inside", does_nothing)
             elif word in ENDS:
                 raise ENDS[word]
             else:

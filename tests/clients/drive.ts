@@ -62,6 +62,7 @@ async function once([key = "", ttl, wait, fingerprint, ...more]: string[]): Prom
       const { signal } = place, [word = ""] = words ?? [];
       if (word === "fail") throw new Failed();
       if (word === "nothing") throw new NothingDone();
+      if (word === "inside") await fencepost.once(`${key}/inside`, {}, async () => { throw new NothingDone(); });
       if (word !== "lost") return made(word, place);
       if (!signal.aborted) await new Promise((told) => signal.addEventListener("abort", told));
       say("lost");

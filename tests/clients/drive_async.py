@@ -37,6 +37,10 @@ async def cancel(fencepost: AsyncFencepost, key: str, ttl_s: str, wait_s: str) -
     say("canceled")
 
 
+async def does_nothing(_: AsyncPlace) -> str:
+    raise NothingDone
+
+
 async def once(fencepost: AsyncFencepost, words: list[str]) -> None:
     _, key, ttl_s, wait_s, fingerprint = words[:5]
 
@@ -47,6 +51,8 @@ async def once(fencepost: AsyncFencepost, words: list[str]) -> None:
             if word == "lost":
                 await place.lost.wait()
                 say("lost")
+            elif word == "inside":
+                await fencepost.once(f"{key}/inside", does_nothing)
             elif word in ENDS:
                 raise ENDS[word]
             else:

@@ -24,6 +24,7 @@ mod ci;
 mod claiming;
 mod cron;
 mod curl;
+mod handlers;
 mod idempotency;
 mod provider;
 mod serverless;

@@ -14,6 +14,7 @@ with_each!(
     the_next_after_a_killed_worker_is_told_of_it,
     a_lost_answer_does_no_work_twice,
     work_that_fails_is_given_up_and_counted_unless_nothing_was_done,
+    what_did_nothing_inside_of_work_does_not_speak_for_the_work_around_it,
     long_work_is_renewed_and_late_work_is_stored,
     a_superseded_worker_is_told_by_whom,
     the_result_of_a_broken_record_is_stored_all_the_same,
@@ -144,6 +145,12 @@ async fn work_that_fails_is_given_up_and_counted_unless_nothing_was_done(kind: K
     assert_eq!(works(&mut client, "once k 300 0 f").await.0, 2);
     assert_eq!(client.does("nothing").await, "nothingdone");
     assert_eq!(works(&mut client, "once k 300 0 f").await.0, 2);
+}
+
+async fn what_did_nothing_inside_of_work_does_not_speak_for_the_work_around_it(kind: Kind) {
+    let scene = Scene::start().await;
+    gives_the_place_up(&mut scene.client(kind).await, "inside", "nothingdone").await;
+    scene.look.get("/once/k%2Finside").send().await.expect_problem(404, "not-begun");
 }
 
 async fn long_work_is_renewed_and_late_work_is_stored(kind: Kind) {

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
+use super::handlers::{LOCKS_OF_EXPRESS, LOCKS_OF_STARLETTE, MORE_HANDLERS, MORE_TASKS};
 use super::provider::Provider;
 use super::{Scene, on_each_gateway};
 use crate::clients::{installed, root, tool};
@@ -21,30 +22,11 @@ on_each_gateway!(
     a_server_that_may_take_over_ends_what_a_killed_one_began,
     handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways,
     a_task_of_starlette_that_fails_after_the_answer_changes_nothing,
+    what_locks_of_the_handler_raise_is_a_failure_of_the_handler,
+    a_redirect_of_starlette_is_not_stored,
     nobody_is_not_served,
     what_a_provider_declines_is_told_again,
 );
-
-/// What people add to the program of the page.
-const MORE_HANDLERS: &str = r#"
-const once = idempotent(locks, { userOf, ttlMs: 30_000 }), tell = (request, response) => response.json(request.body);
-app.post("/forgets", express.urlencoded(), once, tell);
-app.post("/form", express.urlencoded(keepBody), once, tell);
-app.post("/parts", express.urlencoded(keepBody), once, (request, response) => {
-  response.writeHead(201, request.body.list ? ["Location", "/x"] : { Location: "/x" });
-  response.write("one ", () => response.end("two", () => console.log("told")));
-});
-"#;
-
-/// The same for the other server.
-const MORE_TASKS: &str = r#"
-from fastapi import BackgroundTasks
-def fail() -> None: raise RuntimeError("after the answer")
-@app.post("/charges/later", status_code=201)
-async def later(tasks: BackgroundTasks) -> dict[str, str]:
-    tasks.add_task(fail)
-    return {"is": "done"}
-"#;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Framework {
@@ -89,7 +71,7 @@ impl Server {
         Self::start_with(framework, scene, provider, options, "").await
     }
 
-    /// The same with more code at the end of its program.
+    /// The same with more code in its program: before what Express does with errors, or at the end.
     async fn start_with(
         framework: Framework,
         scene: &Scene,
@@ -109,7 +91,8 @@ impl Server {
                 code = code.replace("ttl_s=30", python).replace("ttlMs: 30_000", javascript);
             }
             if name.starts_with("orders") {
-                code += more;
+                let (before, last) = code.split_at(code.find("app.use((cause").unwrap_or(code.len()));
+                code = [before, more, last].concat();
             }
             scene.write(name, &code);
         }
@@ -146,14 +129,18 @@ impl Server {
 
     async fn is_told(&self, key: &str, cents: &str, status: u16, detail: &str) {
         let answer = self.asks(key, cents).await;
-        let said = answer.body["detail"].as_str().unwrap_or_default();
-        assert!(answer.status == status && said.contains(detail), "{key} {cents}: {answer:?}");
+        answer.is_refused(status, detail);
         let is_to_come_again = (1..=5).contains(&answer.retry_after.parse().unwrap_or(0));
         assert!(is_to_come_again == matches!(status, 409 | 503) && !answer.is_replayed, "{answer:?}");
     }
 }
 
 impl Answer {
+    fn is_refused(&self, status: u16, detail: &str) {
+        let said = self.body["detail"].as_str().unwrap_or_default();
+        assert!(self.status == status && said.contains(detail), "{self:?}");
+    }
+
     fn is_receipt(&self, receipt: &str, is_replayed: bool) {
         assert_eq!((self.status, self.is_replayed), (201, is_replayed), "{self:?}");
         assert_eq!(
@@ -285,6 +272,33 @@ async fn a_task_of_starlette_that_fails_after_the_answer_changes_nothing(scene: 
         assert_eq!((answer.status, answer.is_replayed), (201, is_replayed), "{answer:?}");
         assert_eq!(answer.body["is"], "done");
     }
+}
+
+async fn what_locks_of_the_handler_raise_is_a_failure_of_the_handler(scene: Scene) {
+    for (framework, more) in FRAMEWORKS.into_iter().zip([LOCKS_OF_STARLETTE, LOCKS_OF_EXPRESS]) {
+        let provider = Provider::start().await;
+        let server = Server::start_with(framework, &scene, &provider, None, more).await;
+        scene.write("charged", "");
+        for how in ["away", "busy", "mismatch", "nothing"] {
+            let url = format!("http://127.0.0.1:{}/charges/{how}", server.port);
+            let key = format!("{how} {framework:?}");
+            let asks = async || ask(url.clone(), "ann".to_owned(), key.clone(), "1".to_owned()).await;
+            // It may have charged: that is never told as nothing, nor as a request that is still at work.
+            assert_eq!(asks().await.status, 500, "{framework:?} {how}");
+            asks().await.is_refused(500, "not known");
+        }
+        assert_eq!(scene.read("charged"), "away\nbusy\nmismatch\nnothing\n", "{framework:?}");
+    }
+}
+
+async fn a_redirect_of_starlette_is_not_stored(scene: Scene) {
+    let provider = Provider::start().await;
+    let server = Server::start(Framework::FastApi, &scene, &provider, None).await;
+    let url = format!("http://127.0.0.1:{}/charges/", server.port);
+    let answer = ask(url, "ann/b".to_owned(), "slash".to_owned(), "1999".to_owned()).await;
+    assert!(answer.status == 307 && answer.location.ends_with("/charges"), "{answer:?}");
+    // It is followed with the same key.
+    server.asks("slash", "1999").await.is_receipt("ch_1", false);
 }
 
 async fn nobody_is_not_served(scene: Scene) {

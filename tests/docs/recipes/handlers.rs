@@ -1,0 +1,58 @@
+//! What people add to the web servers of docs/recipes/idempotency.md.
+
+/// What people add to the program of the page.
+pub const MORE_HANDLERS: &str = r#"
+const once = idempotent(locks, { userOf, ttlMs: 30_000 }), tell = (request, response) => response.json(request.body);
+app.post("/forgets", express.urlencoded(), once, tell);
+app.post("/form", express.urlencoded(keepBody), once, tell);
+app.post("/parts", express.urlencoded(keepBody), once, (request, response) => {
+  response.writeHead(201, request.body.list ? ["Location", "/x"] : { Location: "/x" });
+  response.write("one ", () => response.end("two", () => console.log("told")));
+});
+"#;
+
+/// The same for the other server.
+pub const MORE_TASKS: &str = r#"
+from fastapi import BackgroundTasks
+def fail() -> None: raise RuntimeError("after the answer")
+@app.post("/charges/later", status_code=201)
+async def later(tasks: BackgroundTasks) -> dict[str, str]:
+    tasks.add_task(fail)
+    return {"is": "done"}
+"#;
+
+/// Handlers that act, and then fail at a lock or a record of their own.
+pub const LOCKS_OF_EXPRESS: &str = r#"
+import { appendFileSync } from "node:fs";
+import { NothingDone } from "./fencepost.mjs";
+const away = new Fencepost("http://127.0.0.1:1");
+const failing = {
+  away: () => away.hold("stock", {}, async () => {}),
+  busy: () => locks.hold("stock", {}, () => locks.hold("stock", {}, async () => {})),
+  mismatch: async () => { for (const fingerprint of ["1", "2"]) await locks.once("stock:1", { fingerprint }, async () => "x"); },
+  nothing: () => locks.once("mail:1", {}, async () => { throw new NothingDone(); }),
+};
+app.post("/charges/:how", idempotent(locks, { userOf, ttlMs: 30_000 }), async (request) => {
+  appendFileSync("charged", `${request.params.how}\n`);
+  await failing[request.params.how]();
+});
+"#;
+
+/// The same for the other server.
+pub const LOCKS_OF_STARLETTE: &str = r#"
+from fencepost_async import AsyncPlace, NothingDone
+away = AsyncFencepost("http://127.0.0.1:1")
+async def unsent(place: AsyncPlace) -> str: raise NothingDone
+async def made(place: AsyncPlace) -> str: return "x"
+@app.post("/charges/{how}")
+async def fails(how: str) -> None:
+    with open("charged", "a") as charged: print(how, file=charged)
+    if how == "away":
+        async with away.hold("stock"): pass
+    elif how == "busy":
+        async with locks.hold("stock"), locks.hold("stock"): pass
+    elif how == "mismatch":
+        for fingerprint in "12": await locks.once("stock:1", made, fingerprint=fingerprint)
+    else:
+        await locks.once("mail:1", unsent)
+"#;
