@@ -263,8 +263,7 @@ func (c *Client) take(ctx context.Context, lease *Lease, o Options, query url.Va
 		// It waited. The same request says when the lease ends.
 		err = c.call(ctx, "PUT", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
 	}
-	var told *Error // Any other error is the context's.
-	isOpen := err != nil && (!errors.As(err, &told) || told.Kind == ErrUnknown)
+	isOpen := err != nil && ctx.Err() != nil || errors.Is(err, ErrUnknown)
 	if isOpen || errors.Is(err, ErrBusy) && (o.Wait > 0 || len(lease.Keys) > 1) { // It frees what it was not told of.
 		_ = c.leave(lease, true)
 	}

@@ -147,7 +147,8 @@ export class Fencepost {
       return !grant.wasReplayed && now() - sentAt > ttlMs / 3 ? await put(this.tryForMs) : [sentAt, grant];
     } catch (error) { // It leaves the wait queue, and releases a grant that it was not told of.
       const harmless = [Lost, Refused, Unavailable, Abandoned, ...(waitMs || Array.isArray(key) ? [] : [Busy])];
-      if (!harmless.some((kind) => error instanceof kind)) await this.leave(more.path, key, token).catch(() => {});
+      const isOpen = more.signal?.aborted || !harmless.some((kind) => error instanceof kind); // Its reason may be a Lost.
+      if (isOpen) await this.leave(more.path, key, token).catch(() => {});
       throw error;
     }
   }

@@ -147,18 +147,45 @@ async fn a_list_of_one_key_is_held_in_python() {
     assert_eq!(said_by_python(code, &url(&gateway)).await, "k True\nk True");
 }
 
+/// What a script in JavaScript says that is told of this URL.
+async fn said_by_node(code: &str, url: &str) -> String {
+    let place = tempfile::tempdir().unwrap();
+    std::fs::copy(root().join("examples/clients/fencepost.mjs"), place.path().join("fencepost.mjs")).unwrap();
+    std::fs::write(place.path().join("script.mjs"), code).unwrap();
+    let mut command = tokio::process::Command::new("node");
+    let command = command.arg(place.path().join("script.mjs")).env("FENCEPOST_URL", url);
+    workshop::run(command).await.trim().to_owned()
+}
+
+/// Such as the loss of the lease around it, whose signal was handed on.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_javascript_no_lock_is_left_behind_whatever_the_reason_of_the_signal_is() {
+    let scene = Scene::start().await;
+    let code = "import { Fencepost, Lost } from './fencepost.mjs';\n\
+        for (const what of ['hold', 'once']) {\n  \
+          const outer = new AbortController();\n  \
+          setTimeout(() => outer.abort(new Lost('outer')), 1500);\n  \
+          const options = { ttlMs: 300_000, signal: outer.signal };\n  \
+          await new Fencepost()[what]('k', options, async () => 'x').catch((error) => console.log(error.message));\n\
+        }\n";
+    for _ in 0..2 {
+        scene.proxy.expect("PUT", Fate::LoseAnswers);
+    }
+    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    assert_eq!(said_by_node(code, &proxy).await, "outer\nouter");
+    eventually("both were granted", async || scene.answered("PUT") == [201, 201]).await;
+    scene.is_free().await;
+    scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn in_javascript_the_signal_of_acquire_ends_with_it() {
-    let (gateway, place) = (gateway().await, tempfile::tempdir().unwrap());
-    std::fs::copy(root().join("examples/clients/fencepost.mjs"), place.path().join("fencepost.mjs")).unwrap();
+    let gateway = gateway().await;
     let code = "import { Fencepost } from './fencepost.mjs';\n\
         const gives_up = new AbortController();\n\
         const lease = await new Fencepost().acquire('k', { signal: gives_up.signal });\n\
         gives_up.abort();\n\
         lease.check();\n\
         console.log('held');\n";
-    std::fs::write(place.path().join("signal.mjs"), code).unwrap();
-    let mut command = tokio::process::Command::new("node");
-    let command = command.arg(place.path().join("signal.mjs")).env("FENCEPOST_URL", url(&gateway));
-    assert_eq!(workshop::run(command).await.trim(), "held");
+    assert_eq!(said_by_node(code, &url(&gateway)).await, "held");
 }
