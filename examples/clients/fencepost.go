@@ -81,9 +81,8 @@ func kindOf(status int, problem string) error {
 		return ErrBusy
 	case (status == 404 || status == 409) && problem != "/problems/not-found":
 		return ErrLost
-	case status == 408 || status == 429 || problem == "/problems/store-unavailable" ||
-		problem == "/problems/not-replicated" || problem == "/problems/shutting-down" ||
-		problem == "/problems/store-nearly-full":
+	case status == 408 || status == 429 || problem == "/problems/not-replicated" || problem == "/problems/shutting-down" ||
+		problem == "/problems/store-unavailable" || problem == "/problems/store-nearly-full":
 		return ErrUnavailable
 	case status >= 500 && status != 501:
 		return ErrUnknown
@@ -308,14 +307,16 @@ func (c *Client) each(ctx context.Context, method string, l *Lease, query url.Va
 	return failed
 }
 
-// Release gives a lock back.
+// Release gives a lock back. If ctx has ended, it is still tried for TryFor: in a defer, it often has.
 func (c *Client) Release(ctx context.Context, lease *Lease) error {
-	until := time.Now().Add(c.RetryFor)
-	if lease.Check() != nil { // The lock is free by itself: one try is enough.
-		until = time.Now().Add(c.TryFor)
+	if lease.Check() == nil {
+		lease.end()
+		err := c.each(ctx, "DELETE", lease, url.Values{}, time.Now().Add(c.RetryFor))
+		if err == nil || ctx.Err() == nil {
+			return err
+		}
 	}
-	lease.end()
-	return c.each(ctx, "DELETE", lease, url.Values{}, until)
+	return c.leave(lease, false) // What is free by itself needs one try, too.
 }
 
 // Hold takes a lock, renews it during the work, and releases it. ErrLost: the lease, and with it the work's context.

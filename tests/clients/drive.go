@@ -192,6 +192,10 @@ func do(words []string) (string, error) {
 		return "held", lease.Check()
 	case "release":
 		return "released", client.Release(ctx, lease)
+	case "release-late": // As a deferred release, after the request that it belongs to.
+		ended, end := context.WithCancel(ctx)
+		end()
+		return "released", client.Release(ended, lease)
 	case "hold":
 		var holding context.Context
 		holding, cancelHold = context.WithCancel(ctx)

@@ -114,6 +114,25 @@ async fn a_dead_connection_costs_no_lease_over_tls(kind: Kind) {
     assert_eq!(client.does("leave").await, "released");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn in_go_a_context_that_has_ended_ends_no_release() {
+    let scene = Scene::start().await;
+    let mut client = scene.client(Kind::Go).await;
+    client.is_granted("acquire k 300 0").await;
+    assert_eq!(client.does("release-late").await, "released");
+    scene.is_free().await;
+    assert_eq!(client.does("check").await, "lost");
+    // Of several, none stays.
+    assert!(client.does("both k l 300 0").await.starts_with("granted "));
+    assert_eq!(client.does("release-late").await, "released");
+    scene.is_free().await;
+    scene.look.get("/locks/l").send().await.expect_problem(404, "not-held");
+    // It is lost, which the release still says.
+    client.is_granted("acquire k 300 0").await;
+    scene.look.delete("/locks/k?force=true").send().await.expect(204);
+    assert_eq!(client.does("release-late").await, "lost");
+}
+
 /// What a script in Python says that is told of this URL.
 async fn said_by_python(code: &str, url: &str) -> String {
     let script = tempfile::NamedTempFile::new().unwrap();
