@@ -23,11 +23,12 @@ export class Superseded extends Lost {
 }
 export class NothingDone extends Error {}
 
-export interface Lease {
-  readonly key: string | readonly string[];
+/** Of several keys, it is a `Lease<number | undefined>`. */
+export interface Lease<Token = number> {
+  readonly key: Keys;
   readonly token: string;
-  /** Of one lock. Of several, each has its own. */
-  readonly fencingToken: number;
+  /** Of one lock. Of several, each has its own in `fencingTokens`, and this is `undefined`. */
+  readonly fencingToken: Token;
   readonly fencingTokens: { readonly [key: string]: number };
   readonly slot?: number;
   readonly endsAt: number;
@@ -36,6 +37,7 @@ export interface Lease {
   check(): void;
 }
 
+export type Keys = string | readonly string[];
 export interface Place extends Lease {
   readonly earlier: number;
   readonly maxResultBytes: number;
@@ -56,9 +58,11 @@ export type Settings = { retryForMs?: number; tryForMs?: number; apiKey?: string
 
 export class Fencepost {
   constructor(urls?: string | Iterable<string>, settings?: Settings);
-  acquire(key: string | readonly string[], options?: LockOptions): Promise<Lease>;
-  renew(lease: Lease, ttlMs?: number): Promise<void>;
-  release(lease: Lease): Promise<void>;
-  hold<T>(key: string | readonly string[], options: LockOptions, work: (lease: Lease) => Promise<T>): Promise<T>;
+  acquire(key: string, options?: LockOptions): Promise<Lease>;
+  acquire(key: Keys, options?: LockOptions): Promise<Lease<number | undefined>>;
+  renew(lease: Lease<number | undefined>, ttlMs?: number): Promise<void>;
+  release(lease: Lease<number | undefined>): Promise<void>;
+  hold<T>(key: string, options: LockOptions, work: (lease: Lease) => Promise<T>): Promise<T>;
+  hold<T>(key: Keys, options: LockOptions, work: (lease: Lease<number | undefined>) => Promise<T>): Promise<T>;
   once(key: string, options: OnceOptions, work: (place: Place) => Promise<Made>): Promise<Result>;
 }

@@ -101,7 +101,7 @@ var (
 const longestWait = 5 * time.Second
 
 // Lease is a lock that you hold, or several. Show FencingToken to what the lock protects. Of several locks each has a
-// number of its own, in FencingTokens.
+// number of its own, in FencingTokens: then FencingToken is 0, and protects nothing.
 type Lease struct {
 	Key, Token    string
 	Keys          []string

@@ -22,7 +22,7 @@ function opened(): Fencepost {
   }
 }
 const fencepost = opened();
-let lease: Lease | undefined;
+let lease: Lease<number | undefined> | undefined;
 let last: FencepostError | undefined;
 
 async function hold(key: string, ttlMs: number, waitMs: number): Promise<void> {
@@ -92,7 +92,10 @@ async function act([verb, ...args]: string[]): Promise<void> {
     say(`granted ${lease.fencingToken} ${lease.slot}`);
   } else if (verb === "both") {
     const [key = "", other = "", ttl, wait] = args;
-    lease = await fencepost.acquire([key, other], { ttlMs: Number(ttl) * 1000, waitMs: Number(wait) * 1000 });
+    const both = await fencepost.acquire([key, other], { ttlMs: Number(ttl) * 1000, waitMs: Number(wait) * 1000 });
+    // @ts-expect-error Each of them has its own, so there is no such number.
+    both.fencingToken satisfies number;
+    lease = both;
     say(`granted ${lease.fencingTokens[key]} ${lease.fencingTokens[other]}`);
   } else if (verb === "renew" && lease) {
     await fencepost.renew(lease, Number(args[0]) * 1000);
