@@ -54,7 +54,7 @@ export type Options = { ttlMs?: number; waitMs?: number; owner?: string; signal?
 export type LockOptions = Options & { slots?: number | "any" };
 /** `keepMs`: how long the result is kept. `takeover: false`: do not do again what someone may have done. */
 export type OnceOptions = Options & { keepMs?: number; fingerprint?: string; takeover?: boolean };
-export type Settings = { retryForMs?: number; tryForMs?: number; apiKey?: string; caFile?: string };
+export type Settings = { retryForMs?: number; tryForMs?: number; storeForMs?: number; apiKey?: string; caFile?: string };
 
 export class Fencepost {
   constructor(urls?: string | Iterable<string>, settings?: Settings);

@@ -171,11 +171,11 @@ const AnySlots = 1000
 // Client asks the gateways at URLs, which share a store. Change its fields before you use it. For another CA than those
 // of SSL_CERT_FILE, give it another HTTP.
 type Client struct {
-	URLs             []string
-	APIKey           string
-	RetryFor, TryFor time.Duration
-	HTTP             *http.Client
-	mutex            sync.Mutex
+	URLs                       []string
+	APIKey                     string
+	RetryFor, TryFor, StoreFor time.Duration // StoreFor is for a result: else the longer of ttl and RetryFor.
+	HTTP                       *http.Client
+	mutex                      sync.Mutex
 }
 
 // New makes a client of URLs with commas, or of FENCEPOST_URL, and of FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE.

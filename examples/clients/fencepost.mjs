@@ -114,7 +114,7 @@ Place.prototype.path = "/once";
 export class Fencepost {
   constructor(urls = process.env.FENCEPOST_URL ?? "http://127.0.0.1:8080", options = {}) {
     const { FENCEPOST_API_KEY: key, FENCEPOST_API_KEY_FILE: keyFile, SSL_CERT_FILE } = process.env;
-    const { retryForMs = 10_000, tryForMs = 3_000, apiKey, caFile = SSL_CERT_FILE } = options;
+    const { retryForMs = 10_000, tryForMs = 3_000, storeForMs, apiKey, caFile = SSL_CERT_FILE } = options;
     this.urls = (typeof urls === "string" ? urls.split(",") : [...urls]).map((url) => url.trim().replace(/\/+$/, ""));
     if (!this.urls.every((url) => ADDRESS.test(url))) { // It may hold a password, which nobody is told.
       throw new Refused("FENCEPOST_URL, or what you give, is not http[s]://HOST:PORT, without a user and a password");
@@ -124,7 +124,7 @@ export class Fencepost {
     this.headers = shown ? { Authorization: `Bearer ${shown}` } : {};
     const isSecure = this.urls.some((url) => url.startsWith("https:"));
     const ca = isSecure && caFile ? read("CA", caFile, (text) => new X509Certificate(text) && text) : undefined;
-    Object.assign(this, { retryForMs, tryForMs, ca });
+    Object.assign(this, { retryForMs, tryForMs, storeForMs, ca });
   }
 
   /**
@@ -147,7 +147,7 @@ export class Fencepost {
       return !grant.wasReplayed && now() - sentAt > ttlMs / 3 ? await put(this.tryForMs) : [sentAt, grant];
     } catch (error) { // It leaves the wait queue, and releases a grant that it was not told of.
       const harmless = [Lost, Refused, Unavailable, Abandoned, ...(waitMs || Array.isArray(key) ? [] : [Busy])];
-      const isOpen = more.signal?.aborted || !harmless.some((kind) => error instanceof kind); // Its reason may be a Lost.
+      const isOpen = more.signal?.aborted || !harmless.some((kind) => error instanceof kind); // By a Lost, too.
       if (isOpen) await this.leave(more.path, key, token).catch(() => {});
       throw error;
     }
@@ -245,7 +245,7 @@ export class Fencepost {
 
   /** The same post until it is answered. It needs no lease, only that nobody has taken over. */
   async store({ key, token, path, query: begin, headers: fingerprint }, result, ttlMs) {
-    const until = now() + Math.max(ttlMs, this.retryForMs);
+    const until = now() + (this.storeForMs || Math.max(ttlMs, this.retryForMs));
     const status = result.status === undefined ? {} : { status: String(result.status) };
     const headers = result.contentType ? { "Content-Type": result.contentType } : {};
     const post = async () => {
@@ -261,7 +261,7 @@ export class Fencepost {
     const { takeover, ...query } = begin, put = { path, headers: fingerprint };
     let number;
     try {
-      const [, again] = await this.call("PUT", key, token, now() + this.retryForMs, query, put);
+      const [, again] = await this.call("PUT", key, token, until, query, put);
       if (!again.wasReplayed) return await post();
       number = again.fencingToken;
     } catch (error) {

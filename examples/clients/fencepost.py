@@ -129,7 +129,7 @@ class Fencepost:
     """`urls` is one gateway, or several that share a store: a list, or a text with commas. Settings that you leave out
     come from FENCEPOST_URL, FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE, and SSL_CERT_FILE."""
     def __init__(self, urls: str | Iterable[str] = "", *, retry_for_s: float = 10, try_for_s: float = 3,
-                 api_key: str = "", ca_file: str | None = None) -> None:
+                 api_key: str = "", ca_file: str | None = None, store_for_s: float = 0) -> None:
         urls = urls or os.environ.get("FENCEPOST_URL", "http://127.0.0.1:8080")
         self.urls = [url.strip().rstrip("/") for url in (urls.split(",") if isinstance(urls, str) else urls)]
         told = [ADDRESS.fullmatch(url) for url in self.urls]  # It may hold a password, which the error must not show.
@@ -141,7 +141,7 @@ class Fencepost:
         try:
             if is_secure: self.tls = ssl.create_default_context(cafile=ca_file)  # This takes a while.
         except OSError as error: raise Refused(f"the CA file {ca_file}: {error.strerror}") from None
-        self.retry_for_s, self.try_for_s = retry_for_s, try_for_s
+        self.retry_for_s, self.try_for_s, self.store_for_s = retry_for_s, try_for_s, store_for_s
         api_key = api_key or os.environ.get("FENCEPOST_API_KEY", "")
         if not api_key and (file := os.environ.get("FENCEPOST_API_KEY_FILE")):
             try:
@@ -253,9 +253,8 @@ class Fencepost:
         return begun
 
     def _store(self, place: Place, result: Result, ttl_s: float) -> Result:
-        """The same post until it is answered, for as long as the lease may last. It needs no lease, only that nobody
-        has taken over."""
-        key, token, until = place.key, place.token, now() + max(ttl_s, self.retry_for_s)
+        """The same post until it is answered. It needs no lease, only that nobody has taken over."""
+        key, token, until = place.key, place.token, now() + (self.store_for_s or max(ttl_s, self.retry_for_s))
         query = {} if result.status is None else {"status": str(result.status)}
         headers = {"Content-Type": result.content_type} if result.content_type else {}
         def post() -> Result:
@@ -307,8 +306,7 @@ class Fencepost:
                 if not is_busy: others.urls = doubtful  # Else this one answers, and tells the store that they share.
                 with suppress(FencepostError): others._leave(path, key, token, is_clean=is_new)
             if is_final: raise kind(why, problem, after)
-            is_doubtful, is_reached = is_doubtful or kind is Unknown, is_reached or status > 0
-            is_wrong = is_wrong and status < 0
+            is_doubtful |= kind is Unknown; is_reached |= status > 0; is_wrong &= status < 0
             if is_busy: time.sleep(0.0 if "position" in problem else 0.2); continue
             failed += 1
             if kind is Unknown and url not in doubtful: doubtful.append(url)

@@ -83,7 +83,8 @@ func (c *Client) Once(ctx context.Context, key string, o OnceOptions,
 
 // The same post until it is answered. It needs no lease, only that nobody has taken over.
 func (c *Client) store(lease *Lease, made *Result, begin url.Values) (*Result, error) {
-	result, query, until := Result{}, url.Values{}, time.Now().Add(lease.ttl)
+	result, query := Result{}, url.Values{}
+	until := time.Now().Add(-least(-lease.ttl, -c.RetryFor)) // The longer one.
 	if made != nil {
 		result = *made
 	}
@@ -93,8 +94,8 @@ func (c *Client) store(lease *Lease, made *Result, begin url.Values) (*Result, e
 	if result.Status != nil {
 		query.Set("status", strconv.Itoa(*result.Status))
 	}
-	if lease.ttl < c.RetryFor {
-		until = time.Now().Add(c.RetryFor)
+	if c.StoreFor > 0 {
+		until = time.Now().Add(c.StoreFor)
 	}
 	if most := lease.record.maxResultBytes; most > 0 && int64(len(result.Body)) > most {
 		_ = c.leave(lease, false)
@@ -118,8 +119,7 @@ func (c *Client) store(lease *Lease, made *Result, begin url.Values) (*Result, e
 	}
 	// The record was broken or lost. The work is done: what was said about taking over does not matter now.
 	begin.Del("takeover")
-	ends := time.Now().Add(c.RetryFor)
-	err = c.call(context.Background(), "PUT", lease, begin, ends, time.Time{}, false)
+	err = c.call(context.Background(), "PUT", lease, begin, until, time.Time{}, false)
 	superseded := &Error{Kind: ErrSuperseded, Message: lease.Key + ": another worker has taken over"}
 	switch {
 	case err == nil && lease.record.stored == nil:

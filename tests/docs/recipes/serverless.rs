@@ -10,6 +10,7 @@ use kit::{Gateway, PATIENCE, eventually, signal};
 
 on_each_gateway!(
     an_event_whose_run_was_killed_is_told_so_to_the_next,
+    an_event_whose_result_cannot_be_stored_ends_before_the_limit,
     a_function_works_once_at_a_time_and_survives_being_killed,
     an_event_that_is_delivered_twice_works_once,
     an_event_works_once_if_the_gateway_dies_before_the_release,
@@ -138,6 +139,21 @@ async fn an_event_whose_run_was_killed_is_told_so_to_the_next(scene: Scene) {
         Scene::say(invoke()).await.expect(0, "wrote 4711");
     }
     assert_eq!(scene.read("notes"), "runs False\nruns True\n");
+}
+
+async fn an_event_whose_result_cannot_be_stored_ends_before_the_limit(scene: Scene) {
+    let code = file("event.py");
+    assert!(code.contains("LIMIT_S = 30  #"));
+    scene.write("event.py", &code);
+    scene.write("runtime.py", "import event; print(event.handler({'id': 'e-2', 'invoice': 4711}, None))");
+    scene.write("invoices.py", &INVOICES.replace("(invoice)", "(invoice, look_first)"));
+    let run = scene.any_python("runtime.py", &[]).spawn().unwrap();
+    scene.starts_to_run().await;
+    scene.gateway.signal("STOP");
+    scene.write("go", "");
+    let done = Instant::now();
+    Scene::end(run).await.expect(1, "Unknown");
+    assert!(done.elapsed() < Duration::from_secs(8), "{:?}", done.elapsed());
 }
 
 /// The danger that the page speaks of.
