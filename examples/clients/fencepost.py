@@ -56,8 +56,9 @@ def is_done(method: str, path: str, status: int, body: Any) -> bool:  # A proxy 
     return is_grant and is_whole and (not is_begin or type(body.get("earlier")) is int)
 Keys = str | tuple[str, ...] | list[str]  # One, or several at once.
 def each(key: Keys) -> tuple[str, ...]: return (key,) if isinstance(key, str) else tuple(key)
-def now() -> float:  # This clock goes on while the machine sleeps.
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+def now() -> float:  # This clock goes on while the machine sleeps. Windows has only the last one: there it does, too.
+    clock: int = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
+    return time.clock_gettime(clock) if clock else time.monotonic()
 
 @dataclass
 class Result:
@@ -310,7 +311,8 @@ class Fencepost:
             if is_busy: time.sleep(0.0 if "position" in problem else 0.2); continue
             failed += 1
             if kind is Unknown and url not in doubtful: doubtful.append(url)
-            if self.urls[0] == url: self.urls = [*self.urls[1:], url]
+            first, *rest = self.urls  # Read once: another thread may turn it meanwhile.
+            if first == url: self.urls = [*rest, url]
             is_round = failed % len(self.urls) == 0
             if now() >= until or is_round and (is_wrong or not is_reached):
                 kind = Lost if method == "PATCH" and now() >= until else Unknown if is_doubtful else Unavailable

@@ -166,6 +166,39 @@ async fn a_list_of_one_key_is_held_in_python() {
     assert_eq!(said_by_python(code, &url(&gateway)).await, "k True\nk True");
 }
 
+/// As on Windows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_held_where_python_has_no_clock_of_unix() {
+    let gateway = gateway().await;
+    let code = "import time\n\
+        for name in [name for name in vars(time) if name.startswith(('CLOCK_', 'clock_'))]: delattr(time, name)\n\
+        from fencepost import Fencepost\n\
+        with Fencepost().hold('k', ttl_s=3) as lease: time.sleep(4); lease.check(); print('held')\n";
+    assert_eq!(said_by_python(code, &url(&gateway)).await, "held");
+}
+
+/// One thread turns the list while another does.
+#[tokio::test(flavor = "multi_thread")]
+async fn threads_of_python_that_share_a_client_forget_no_gateway() {
+    let code = "import random\n\
+        from fencepost import Fencepost, Unavailable\n\
+        turns = random.Random(1)\n\
+        class Raced(Fencepost):\n  \
+          @property\n  \
+          def urls(self):\n    \
+            was = self.now\n    \
+            if turns.random() < 0.5: self.now = [*was[1:], was[0]]\n    \
+            return was\n  \
+          @urls.setter\n  \
+          def urls(self, urls): self.now = list(urls)\n\
+        client = Raced(['http://127.0.0.1:1', 'http://127.0.0.1:2', 'http://127.0.0.1:3'])\n\
+        for _ in range(20):\n  \
+          try: client.acquire('k')\n  \
+          except Unavailable: pass\n\
+        print(len(set(client.now)))\n";
+    assert_eq!(said_by_python(code, "http://127.0.0.1:1").await, "3");
+}
+
 /// What a script in JavaScript says that is told of this URL.
 async fn said_by_node(code: &str, url: &str) -> String {
     let place = tempfile::tempdir().unwrap();
