@@ -25,7 +25,7 @@ const OPTIONS: &[(&str, Option<char>, bool, Version)] = &[
     ("output", Some('o'), true, (4, 0, 0)),
     ("request", Some('X'), true, (6, 0, 0)),
     ("retry", None, true, (7, 12, 3)),
-    ("retry-connrefused", None, false, (7, 52, 0)),
+    ("retry-all-errors", None, false, (7, 71, 0)),
     ("show-error", Some('S'), false, (5, 9, 0)),
     ("show-headers", Some('i'), false, (4, 8, 0)),
     ("silent", Some('s'), false, (4, 0, 0)),

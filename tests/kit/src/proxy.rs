@@ -41,6 +41,10 @@ pub enum Fate {
     CutDuring,
     /// The server has acted on it, and the connection is closed in place of its answer.
     CutAfter,
+    /// The server has acted on it. All but the end of its answer passes, and the connection is closed.
+    CutAnswer,
+    /// The server has acted on it. This passes in place of its answer, and the connection is closed.
+    Instead(String),
     /// It passes, and nothing comes back on this connection any more, which stays open.
     LoseAnswers,
     /// Neither it nor anything else passes on this connection any more, which stays open.

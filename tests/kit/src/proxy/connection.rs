@@ -18,6 +18,8 @@ use super::{Fate, Gate, Outage, Progress, Reports, Shared};
 const LARGEST_CHUNK: usize = 16 * 1024;
 /// The instruction of a packet filter by which it says how much of a packet passes.
 const RETURN: u16 = 0x06;
+/// How much of an answer is missing that is cut.
+const CUT: usize = 8;
 
 /// The way back to the client; empty once its side was closed while the server's stays open.
 type ToClient = Arc<Mutex<Option<OwnedWriteHalf>>>;
@@ -33,6 +35,8 @@ enum Answer {
     Pass,
     PassAfter(Gate),
     Cut,
+    CutShort,
+    Instead(String),
     Lose,
 }
 
@@ -113,6 +117,8 @@ impl Requests<'_> {
                         Answer::PassAfter(answer)
                     }
                     Fate::CutAfter => Answer::Cut,
+                    Fate::CutAnswer => Answer::CutShort,
+                    Fate::Instead(text) => Answer::Instead(text),
                     Fate::LoseAnswers => Answer::Lose,
                     Fate::CutBefore => return End::Close,
                     Fate::HalfOpen => return End::Silence,
@@ -197,6 +203,7 @@ async fn deliver(
 ) -> End {
     let mut is_lost = false;
     while let Some((answer, message)) = heard.recv().await {
+        let mut last = None;
         match answer {
             Answer::Pass => {}
             Answer::PassAfter(gate) => tokio::select! {
@@ -205,12 +212,17 @@ async fn deliver(
                 () = has_left.cancelled() => return End::Close,
             },
             Answer::Cut => return End::Close,
+            Answer::CutShort => last = Some(message[..message.len().saturating_sub(CUT)].to_vec()),
+            Answer::Instead(text) => last = Some(text.into_bytes()),
             Answer::Lose => is_lost = true,
         }
         if let Some(to_client) = to_client.lock().await.as_mut()
             && !is_lost
-            && to_client.write_all(&message).await.is_err()
+            && to_client.write_all(last.as_deref().unwrap_or(&message)).await.is_err()
         {
+            return End::Close;
+        }
+        if last.is_some() {
             return End::Close;
         }
     }

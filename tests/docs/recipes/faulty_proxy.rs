@@ -1,0 +1,102 @@
+//! The scripts with `curl`, behind a proxy that loses answers, cuts them, or puts a page of its own in their place. Each
+//! time the gateway has done what it was asked.
+
+use futures_util::future::join_all;
+use tokio::process::Command;
+
+use super::Scene;
+use crate::pages::Said;
+use kit::proxy::{Fate, Framing, Proxy};
+use kit::{Client, fresh_token};
+
+/// What a proxy says where it has no answer, with this status.
+fn page(status: u16) -> Fate {
+    let page = "<html>a page of the proxy</html>\n";
+    let length = page.len();
+    Fate::Instead(format!(
+        "HTTP/1.1 {status} Page\r\ncontent-type: text/html\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{page}"
+    ))
+}
+
+/// A proxy in front of the gateway of the scene. This becomes of requests with that method.
+async fn behind(scene: &Scene, method: &'static str, fate: Fate) -> Proxy {
+    let proxy = Proxy::start(scene.gateway.address.port(), Framing::Chunks).await;
+    let is_asked = move |message: &[u8]| message.starts_with(method.as_bytes());
+    proxy.set_policy(move |message| if is_asked(message) { fate.clone() } else { Fate::Pass });
+    proxy
+}
+
+async fn say(mut command: Command, proxy: &Proxy) -> Said {
+    command.env("FENCEPOST_URL", format!("http://127.0.0.1:{}", proxy.port()));
+    Scene::say(command).await
+}
+
+/// The script of the page on records, for this key and with this work, as the page advises for payments.
+fn once(scene: &Scene, key: &str, work: &str) -> Command {
+    let code = scene.shell.pasted("--retry-all-errors");
+    let code =
+        code.replace("K=report-2026-11-24", &format!("K={key}")).replace("if date ", &format!("if {work} "));
+    let code = code.replace("-d wait=20s", "-d takeover=false");
+    assert!(code.contains(&format!("if {work} >result")) && code.contains("takeover=false"), "{code}");
+    scene.command("bash", &["-e", "-u", "-c", &code])
+}
+
+async fn store(client: &Client, key: &str, result: &str) {
+    let token = fresh_token();
+    client.put(&format!("/once?key={key}&ttl=1m")).token(&token).send().await.expect(201);
+    let stored = client.post(&format!("/once?key={key}&status=0")).token(&token).body(result.to_owned());
+    stored.send().await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_proxy_says_is_no_result_and_leaves_no_work_begun() {
+    let scene = Scene::without_keys().await;
+    let fates = [page(200), page(201), page(404), page(504), Fate::CutAfter, Fate::CutAnswer];
+    let try_out = async |(number, fate): (usize, Fate)| {
+        let key = format!("k{number}");
+        let what = format!("{fate:?}");
+        let proxy = behind(&scene, "PUT", fate).await;
+        let said = say(once(&scene, &key, "touch wrong"), &proxy).await;
+        assert_eq!(said.code, Some(69), "{what}: {said:?}");
+        scene.client.get(&format!("/once?key={key}")).send().await.expect_problem(404, "not-begun");
+    };
+    join_all(fates.into_iter().enumerate().map(try_out)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_is_cut_is_printed_whole_or_not_at_all() {
+    let scene = Scene::without_keys().await;
+    let result = "the stored result";
+    store(&scene.client, "k", result).await;
+    let proxy = behind(&scene, "PUT", Fate::CutAnswer).await;
+    let said = say(once(&scene, "k", "touch wrong"), &proxy).await;
+    assert!(said.code == Some(69) && !said.text.starts_with("the"), "{said:?}");
+    proxy.set_policy(|_| Fate::Pass);
+    proxy.expect("PUT /", Fate::CutAnswer);
+    let said = say(once(&scene, "k", "touch wrong"), &proxy).await;
+    assert!(said.code == Some(0) && said.text.starts_with(result), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_is_stored_though_an_answer_is_lost_and_else_it_is_said() {
+    let scene = Scene::without_keys().await;
+    let proxy = behind(&scene, "none", Fate::Pass).await;
+    let state = async |key: &str| {
+        scene.client.get(&format!("/once?key={key}")).send().await.expect(200).json()["state"].clone()
+    };
+    for (key, method, fate) in [
+        ("a", "PUT /", Fate::CutAfter),
+        ("b", "PUT /", page(502)),
+        ("c", "POST /", Fate::CutAfter),
+        ("d", "POST /", Fate::CutAnswer),
+        ("e", "POST /", page(502)),
+    ] {
+        proxy.expect(method, fate);
+        let said = say(once(&scene, key, "echo done"), &proxy).await;
+        assert!(said.code == Some(0) && said.text.starts_with("done\n"), "{key}: {said:?}");
+        assert_eq!(state(key).await, "done");
+    }
+    proxy.expect("POST /", page(200));
+    let said = say(once(&scene, "f", "echo done"), &proxy).await;
+    said.expect(74, "done, but perhaps not stored");
+}
