@@ -34,8 +34,12 @@ const OPTIONS: &[(&str, Option<char>, bool, Version)] = &[
     ("write-out", Some('w'), true, (6, 5, 0)),
 ];
 /// Each variable that a page has `curl` write, and the first version that knows it, as its manual says.
-const VARIABLES: &[(&str, Version)] =
-    &[("http_code", (6, 5, 0)), ("url_effective", (6, 5, 0)), ("header", (7, 84, 0))];
+const VARIABLES: &[(&str, Version)] = &[
+    ("content_type", (7, 9, 5)),
+    ("http_code", (6, 5, 0)),
+    ("url_effective", (6, 5, 0)),
+    ("header", (7, 84, 0)),
+];
 /// What a function of a script is called that hands its arguments to `curl`.
 const WRAPPER: &str = "call";
 

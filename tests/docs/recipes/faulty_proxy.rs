@@ -100,3 +100,51 @@ async fn a_result_is_stored_though_an_answer_is_lost_and_else_it_is_said() {
     let said = say(once(&scene, "f", "echo done"), &proxy).await;
     said.expect(74, "done, but perhaps not stored");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_whose_grant_was_not_told_is_released() {
+    let scene = Scene::without_keys().await;
+    let fates = [200, 404, 423, 429, 502].map(page).into_iter().chain([Fate::CutAfter, Fate::CutAnswer]);
+    let try_out = async |(number, fate): (usize, Fate)| {
+        let key = format!("k{number}");
+        let what = format!("{fate:?}");
+        let proxy = behind(&scene, "PUT", fate).await;
+        let said = say(scene.script("try-lock", &[&key, "1h"]), &proxy).await;
+        assert_eq!(said.code, Some(69), "{what}: {said:?}");
+        scene.client.get(&format!("/locks/{key}")).send().await.expect_problem(404, "not-held");
+    };
+    join_all(fates.enumerate().map(try_out)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_waits_for_its_turn_though_a_proxy_answers_in_between() {
+    let scene = Scene::without_keys().await;
+    let proxy = behind(&scene, "none", Fate::Pass).await;
+    let fates = [page(502), page(504), page(404), page(200), Fate::CutAfter, Fate::CutAnswer];
+    for (number, fate) in fates.into_iter().enumerate() {
+        let (key, what) = (format!("k{number}"), format!("{fate:?}"));
+        proxy.expect("PUT /", fate);
+        let said = say(scene.script("in-turn", &[&key, "echo", "works"]), &proxy).await;
+        assert!(said.code == Some(0) && said.text.starts_with("works\n"), "{what}: {said:?}");
+    }
+    let proxy = behind(&scene, "PUT", page(502)).await;
+    let mut hopeless = scene.script("in-turn", &["k", "touch", "wrong"]);
+    hopeless.env("GIVE_UP_S", "0");
+    say(hopeless, &proxy).await.expect(69, "k: no lock: HTTP 502");
+    scene.client.get("/locks/k").send().await.expect_problem(404, "not-held");
+    assert!(!scene.shell.path("wrong").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_a_proxy_is_no_refusal_to_hold_a_lock() {
+    let scene = Scene::without_keys().await;
+    let fates = [200, 404, 423, 429, 502].map(page).into_iter().chain([Fate::CutAfter, Fate::CutAnswer]);
+    for fate in fates {
+        let what = format!("{fate:?}");
+        let proxy = behind(&scene, "POST", fate).await;
+        let said = say(scene.script("hold", &["k", "touch", "wrong"]), &proxy).await;
+        assert_eq!(said.code, Some(69), "{what}: {said:?}");
+        scene.becomes_free("k").await;
+        assert!(!scene.shell.path("wrong").exists(), "{what}");
+    }
+}
