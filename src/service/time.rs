@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::clock::boottime;
-use crate::lock::{Inspected, Lease, Sharing};
+use crate::lock::{Inspected, Lease};
 use crate::store::StoreError;
 
 /// The pause before an unanswered step is sent again. The real pause is random, from half of this to one and a half times this.
@@ -43,14 +43,13 @@ pub(super) fn seen_too_late() -> StoreError {
     StoreError::Unknown("the lease was over before the store's answer on it came".into())
 }
 
-/// What a look has seen, with what is left of each lease now; an error where the lock is to be looked at again.
+/// What a look has seen, with what is left of each lease now; an error where the lock is to be looked at again. Those who hold a lock
+/// beside others are told of as they were counted: at least a millisecond is left of each.
 pub(super) fn seen_by_now(seen: Inspected, sent_at: Duration) -> Result<Inspected, StoreError> {
-    let Inspected::Held { lease, yours, sharing, waiters } = seen else { return Ok(seen) };
+    let Inspected::Held { lease, yours, mut sharing, waiters } = seen else { return Ok(seen) };
     let lease = lease_left(lease, sent_at).ok_or_else(seen_too_late)?;
-    let sharing = sharing.map(|Sharing { held, slots, holders }| {
-        let told = holders.len();
-        let holders: Vec<_> = holders.into_iter().filter_map(|lease| lease_left(lease, sent_at)).collect();
-        Sharing { held: held.saturating_sub((told - holders.len()) as u64), slots, holders }
-    });
+    for holder in sharing.iter_mut().flat_map(|sharing| &mut sharing.holders) {
+        holder.left_ms = lease_left(holder.clone(), sent_at).map_or(1, |left| left.left_ms);
+    }
     Ok(Inspected::Held { lease, yours, sharing, waiters })
 }

@@ -142,18 +142,16 @@ async fn a_ticket_that_comes_back_says_what_its_request_said(here: &Client, ther
         token
     };
     let leave = async |token: &str| drop(here.delete("/locks/k").token(token).send().await.expect(204));
-    // The token asks in the first way, and then for a moment in the second.
-    let stand_aside = async |token: &str, first: &str, second: &str| {
-        let before = waiters(here).await;
-        let waiting = wait(here, token, first);
-        eventually("the first waits", async || waiters(here).await == before + 1).await;
-        wait(there, token, second).await.unwrap().expect(423);
-        waiting
+    // So many wait, the token among them, and for a moment it asks in another way.
+    let ask_otherwise = async |token: &str, count: u64, query: &str| {
+        eventually("they wait", async || waiters(here).await == count).await;
+        wait(there, token, query).await.unwrap().expect(423);
     };
 
     // It asks for the lock alone, and is not let in beside another.
     let (one, other, token) = (hold("slots=2").await, hold("slots=2").await, fresh_token());
-    let waiting = stand_aside(&token, "wait=30s", "slots=2&wait=1s").await;
+    let waiting = wait(here, &token, "wait=30s");
+    ask_otherwise(&token, 1, "slots=2&wait=1s").await;
     leave(&one).await;
     let mut pace = tokio::time::interval(Duration::from_millis(50));
     for _ in 0..8 {
@@ -166,7 +164,8 @@ async fn a_ticket_that_comes_back_says_what_its_request_said(here: &Client, ther
 
     // Those behind it who bear many do not pass it.
     let (writer, token, reader) = (hold("").await, fresh_token(), fresh_token());
-    let waiting = stand_aside(&token, "wait=30s", "slots=any&wait=1s").await;
+    let waiting = wait(here, &token, "wait=30s");
+    ask_otherwise(&token, 1, "slots=any&wait=1s").await;
     let behind = wait(here, &reader, "slots=any&wait=30s");
     eventually("both wait", async || waiters(here).await == 2).await;
     leave(&writer).await;
@@ -179,7 +178,8 @@ async fn a_ticket_that_comes_back_says_what_its_request_said(here: &Client, ther
     let (holder, writer, token) = (hold("slots=any").await, fresh_token(), fresh_token());
     let before = wait(here, &writer, "wait=30s");
     eventually("the writer waits", async || waiters(here).await == 1).await;
-    let waiting = stand_aside(&token, "slots=any&wait=30s", "wait=1s").await;
+    let waiting = wait(here, &token, "slots=any&wait=30s");
+    ask_otherwise(&token, 2, "wait=1s").await;
     leave(&writer).await;
     let left = Instant::now();
     waiting.await.unwrap().expect(201);

@@ -38,7 +38,9 @@ fn once(scene: &Scene, key: &str, work: &str) -> Command {
         code.replace("K=report-2026-11-24", &format!("K={key}")).replace("if date ", &format!("if {work} "));
     let code = code.replace("-d wait=20s", "-d takeover=false");
     assert!(code.contains(&format!("if {work} >result")) && code.contains("takeover=false"), "{code}");
-    scene.command("bash", &["-e", "-u", "-c", &code])
+    let name = format!("once-{key}.sh");
+    scene.write(&name, &code);
+    scene.command("bash", &["-e", "-u", &name])
 }
 
 async fn store(client: &Client, key: &str, result: &str) {
