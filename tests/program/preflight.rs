@@ -209,7 +209,7 @@ async fn hints_that_cannot_be_told_or_heard_are_warned_of() {
 /// Who may fail over, and loses what by it: warned of when it is so, and from the moment that it is so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_could_go_on_alone_is_warned_of() {
-    let server_args = &["--min-replicas-to-write", "1"];
+    let server_args = &["--min-replicas-to-write", "2"];
     let setup = SentinelSetup::start_with(SentinelOptions { server_args, ..Default::default() }).await;
     let gateway = Gateway::start(&["--store", &setup.url()]).await;
     let check = || {
@@ -218,20 +218,40 @@ async fn a_primary_that_could_go_on_alone_is_warned_of() {
         assert_eq!(output.status.code(), Some(0), "{page}");
         page
     };
-    let warning = "min-replicas-to-write is 0: a primary that is cut off goes on";
+    let unguarded = "a primary that is cut off can go on granting";
     let page = check();
     assert!(
-        page.contains("min-replicas-to-write is set, and 2 keep up") && !page.contains(warning),
+        page.contains("min-replicas-to-write is set, and 2 keep up") && !page.contains(unguarded),
         "{page}"
     );
     assert!(page.contains("by the word of all sentinels, config-epoch 0"), "{page}");
     let client = Client::new(gateway.address);
     client.put("/locks/k").send().await.expect(201);
-    assert_eq!(lines_with(&gateway, warning), 0);
-    let _: () = setup.servers[0].command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
-    says(&gateway, warning).await;
-    let page = check();
-    assert!(page.contains(&format!("warning: {warning}")), "{page}");
+    assert_eq!(lines_with(&gateway, unguarded), 0);
+    // With one of two, the other one is promoted while this one goes on with its primary.
+    for (number, reason) in [
+        ("1", "min-replicas-to-write is 1, and 1 of 2 replicas may be cut off with the primary"),
+        ("0", "min-replicas-to-write is 0"),
+    ] {
+        let _: () = setup.servers[0].command(&["CONFIG", "SET", "min-replicas-to-write", number]).await;
+        says(&gateway, &format!("{reason}: {unguarded}")).await;
+        let page = check();
+        assert!(page.contains(&format!("warning: {reason}: {unguarded}")), "{page}");
+        for promise in ["I1  ", "I2  ", "I3  ", "I5  "] {
+            let is_told = |line: &str| line.starts_with(promise) && line.contains(reason);
+            assert!(page.lines().any(is_told), "{promise}: {page}");
+        }
+    }
+    let _: () = setup.servers[0].command(&["CONFIG", "SET", "min-replicas-to-write", "2"]).await;
+    says(&gateway, "no longer: min-replicas-to-write is 0").await;
+    assert!(!check().contains(unguarded));
+    // What the user may not ask is not called safe.
+    let user = ["ACL", "SETUSER", "u", "reset", "on", "nopass", "~*", "&*", "+@all", "-config"];
+    let _: () = setup.servers[0].command(&user).await;
+    let output = run(&["check", "--store", &setup.url().replace("://", "://u:x@")]);
+    let page = String::from_utf8(output.stdout).unwrap();
+    let unknown = "whether min-replicas-to-write is at least 2, the number of replicas, is not known";
+    assert_eq!(page.matches(unknown).count(), 6, "in a row, four promises and a warning: {page}");
 }
 
 /// Locks of the other servers are granted as before.

@@ -315,7 +315,7 @@ impl ServerReport {
         // A quorum keeps none anywhere.
         rows.extend(self.membership.is_none().then(|| ("records", self.look.room.to_string())));
         rows.extend([
-            ("replicas", replicas(profile)),
+            ("replicas", replicas(profile, config)),
             ("round trip", format!("{:.2} ms", self.timing.round_trip.as_secs_f64() * 1e3)),
             ("clock", self.timing.clock()),
         ]);
@@ -369,10 +369,10 @@ fn eviction(profile: &Profile) -> String {
     }
 }
 
-fn replicas(profile: &Profile) -> String {
-    let guard = match (profile.lacks_guard(), profile.good_replicas) {
+fn replicas(profile: &Profile, config: &Config) -> String {
+    let guard = match (profile.lacks_guard(config), profile.good_replicas) {
         (None, Some(good)) => format!("min-replicas-to-write is set, and {good} keep up"),
-        (reason, _) => reason.unwrap_or_default().to_owned(),
+        (reason, _) => reason.unwrap_or_default(),
     };
     format!("{} connected, {guard}", profile.replicas)
 }

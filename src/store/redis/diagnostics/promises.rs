@@ -10,11 +10,17 @@ use crate::store::redis::health::profile::Profile;
 pub(super) fn statuses(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [PromiseStatus; 5] {
     let any = |holds: &dyn Fn(&Profile) -> bool| looks.iter().any(|look| holds(&look.profile));
     let fails_over = *layout != Layout::Server || any(&|profile| profile.replicas > 0);
-    let lacks_guard = looks.iter().find_map(|look| look.profile.lacks_guard()).filter(|_| fails_over);
+    let lacks_guard =
+        looks.iter().find_map(|look| look.profile.lacks_guard(&look.config)).filter(|_| fails_over);
     let goes_on = lacks_guard.map(|reason| {
-        let in_which =
-            if *layout == Layout::Cluster { " in slots that were not used before, or" } else { "" };
-        let goes_on = "a primary that is cut off goes on granting";
+        let (goes_on, in_which) = match layout {
+            // It notices by itself that it cannot reach most primaries.
+            Layout::Cluster => (
+                "a primary that is cut off goes on granting for about cluster-node-timeout",
+                " in slots that were not used before, or",
+            ),
+            _ => ("a primary that is cut off goes on granting", ""),
+        };
         (
             format!("{goes_on}{in_which} after a restart or a loss of data ({reason})"),
             format!("{goes_on} ({reason})"),

@@ -143,13 +143,14 @@ impl Preflight {
         Ok(self.judge(profile, permissions, config))
     }
 
-    /// Looks again. The configuration is taken for what it was.
+    /// Looks again. Most of the configuration is taken for what it was.
     pub(super) async fn look(
         &self,
         connection: &mut MultiplexedConnection,
         config: Config,
     ) -> RedisResult<Look> {
         let (profile, permissions) = self.ask(connection).await?;
+        let config = config.ask_again(connection).await?;
         Ok(self.judge(profile, permissions, config))
     }
 
@@ -263,10 +264,12 @@ impl Preflight {
                  takes no snapshots",
             ),
         }
-        if let Some(reason) = profile.lacks_guard().filter(|_| !self.is_named()) {
+        if let Some(reason) = profile.lacks_guard(config).filter(|_| !self.is_named()) {
+            let stops = ", until it stops by itself, about cluster-node-timeout after the cut";
+            let until = if self.layout == Layout::Cluster { stops } else { "" };
             warn(&format!(
-                "{reason}: a primary that is cut off goes on granting locks that its successor grants too (I3), and \
-                 its fencing tokens may go above its successor's (I2)"
+                "{reason}: a primary that is cut off can go on granting locks that its successor grants too (I3), and \
+                 its fencing tokens may go above its successor's (I2){until}"
             ));
         }
         if self.is_named() && profile.is_cluster_node {

@@ -91,14 +91,26 @@ impl Profile {
         self.max_memory > 0 && self.eviction_policy != "noeviction"
     }
 
-    /// Why it would go on granting where it is cut off from its replicas, if it would.
-    pub(crate) fn lacks_guard(&self) -> Option<&'static str> {
-        match self.good_replicas {
-            None => Some("min-replicas-to-write is 0"),
-            Some(_) if self.is_deaf_in_scripts => {
-                Some("Redis before 6.2.7 does not heed min-replicas-to-write in scripts")
+    /// Why it may go on granting where it is cut off from the replica that takes its place. Others may be cut off with it, so it
+    /// must miss any of them.
+    pub(crate) fn lacks_guard(&self, config: &Config) -> Option<String> {
+        let replicas = self.replicas;
+        match (self.good_replicas, config.min_replicas) {
+            (None, _) => Some("min-replicas-to-write is 0".to_owned()),
+            (Some(_), _) if self.is_deaf_in_scripts => {
+                Some("Redis before 6.2.7 does not heed min-replicas-to-write in scripts".to_owned())
             }
-            Some(_) => None,
+            // Then it is 1 or more.
+            (Some(_), _) if replicas <= 1 => None,
+            (Some(_), Some(needed)) => (needed < replicas).then(|| {
+                format!(
+                    "min-replicas-to-write is {needed}, and {needed} of {replicas} replicas may be cut off with the primary"
+                )
+            }),
+            (Some(_), None) => Some(format!(
+                "whether min-replicas-to-write is at least {replicas}, the number of replicas, is not known, since the user \
+                 may not use CONFIG"
+            )),
         }
     }
 
@@ -148,6 +160,8 @@ pub(crate) struct Config {
     pub(crate) takes_snapshots: Option<bool>,
     /// When the append-only file is synced: `always`, `everysec` or `no`.
     pub(crate) append_fsync: Option<String>,
+    /// How many replicas must keep up for writes: `min-replicas-to-write`.
+    pub(crate) min_replicas: Option<u64>,
 }
 
 impl Config {
@@ -156,8 +170,22 @@ impl Config {
         Ok(Self {
             takes_snapshots: snapshots.map(|save| !save.is_empty()),
             append_fsync: setting(connection, "appendfsync").await?,
+            min_replicas: min_replicas(connection).await?,
         })
     }
+
+    /// Asks again for what counts from the moment that it is set. Where it was not known, the user may be forbidden to ask.
+    pub(super) async fn ask_again(self, connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+        match self.min_replicas {
+            Some(_) => Ok(Self { min_replicas: min_replicas(connection).await?, ..self }),
+            None => Ok(self),
+        }
+    }
+}
+
+async fn min_replicas(connection: &mut MultiplexedConnection) -> RedisResult<Option<u64>> {
+    let number = setting(connection, "min-replicas-to-write").await?;
+    Ok(number.and_then(|number| number.parse().ok()))
 }
 
 async fn setting(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<Option<String>> {
@@ -191,6 +219,22 @@ mod tests {
     }
 
     #[test]
+    fn a_primary_is_guarded_if_it_stops_without_any_one_of_its_replicas() {
+        let lacks = |replicas, good_replicas, min_replicas| {
+            let profile = Profile { replicas, good_replicas, ..Profile::default() };
+            let config = Config { min_replicas, ..Config::default() };
+            profile.lacks_guard(&config).unwrap_or_default()
+        };
+        for (replicas, min_replicas) in [(0, Some(1)), (1, Some(1)), (1, None), (2, Some(2)), (2, Some(3))] {
+            assert_eq!(lacks(replicas, Some(replicas), min_replicas), "", "{min_replicas:?} of {replicas}");
+        }
+        assert!(lacks(2, Some(2), Some(1)).contains("is 1, and 1 of 2 replicas may be cut off with"));
+        assert!(lacks(3, Some(3), Some(2)).contains("is 2, and 2 of 3 replicas may be cut off with"));
+        assert!(lacks(2, Some(2), None).contains("is at least 2, the number of replicas, is not known"));
+        assert_eq!(lacks(2, None, Some(0)), "min-replicas-to-write is 0");
+    }
+
+    #[test]
     fn what_a_server_says_is_read_from_the_sections_of_its_info() {
         let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:0123456789abcdef0123\r\n\
                     # Replication\r\nrole:slave\r\nconnected_slaves:2\r\nmin_slaves_good_slaves:1\r\n\
@@ -203,7 +247,8 @@ mod tests {
         assert_eq!((profile.replicas, profile.good_replicas), (2, Some(1)));
         for (version, has_guard) in [("6.2.6", false), ("6.2.7", true), ("6.2.14", true), ("7.0.0", true)] {
             let info = info.replace("redis_version:7.0.15", &format!("redis_version:{version}"));
-            assert_eq!(Profile::read(&info, true).lacks_guard().is_none(), has_guard, "{version}");
+            let config = Config { min_replicas: Some(2), ..Config::default() };
+            assert_eq!(Profile::read(&info, true).lacks_guard(&config).is_none(), has_guard, "{version}");
         }
         assert!(profile.evicts());
         assert!(!Profile { max_memory: 0, ..profile.clone() }.evicts(), "it has no reason to");
