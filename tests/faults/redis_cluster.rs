@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 
 use futures_util::future::join_all;
-use tokio::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::time::{Duration, Instant, sleep};
 
 use kit::cluster::slot_of_lock;
-use kit::{Client, Gateway, RedisCluster, eventually, fresh_token};
+use kit::{Client, Gateway, RedisCluster, RedisServer, eventually, fresh_token};
 
 /// A lock of this node.
 async fn key_on(cluster: &RedisCluster, node: usize) -> String {
@@ -181,6 +182,89 @@ async fn the_link_to_a_server_lasts_while_its_first_slot_is_on_its_way() {
     assert!(first.is_subset(&last), "{first:?} have become {last:?}");
     cluster.end_migration(migration).await;
     renew().await;
+}
+
+/// A server that knows the cluster of now, and never hears of it again: it looks for the others where none listens.
+async fn cut_off(cluster: &RedisCluster, node_timeout_ms: &str) -> (RedisServer, TempDir) {
+    let nodes: String = cluster.nodes[0].command(&["CLUSTER", "NODES"]).await;
+    let mut known = format!("{} 127.0.0.1:0@0 myself,master - 0 0 0 connected\n", "f".repeat(40));
+    for line in nodes.lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        let (address, _) = words[1].split_once('@').unwrap();
+        let flags = words[2].trim_start_matches("myself,");
+        known += &format!("{} {address}@1 {flags} {}\n", words[0], words[3..].join(" "));
+    }
+    known += "vars currentEpoch 9 lastVoteEpoch 0\n";
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("nodes.conf");
+    std::fs::write(&file, known).unwrap();
+    // Its own port for this is of no use to anybody, and by default it is the port plus 10,000.
+    let bus_port = kit::server_port().to_string();
+    let place = file.to_str().unwrap();
+    let args = ["--cluster-enabled", "yes", "--cluster-port", &bus_port, "--cluster-config-file", place];
+    let args = [&args[..], &["--cluster-node-timeout", node_timeout_ms]].concat();
+    (RedisServer::start_with(&args).await, directory)
+}
+
+/// The address of the cluster, with this server before all others.
+fn with_first(cluster: &RedisCluster, first: &RedisServer) -> String {
+    cluster.url().replace("://", &format!("://127.0.0.1:{},", first.port()))
+}
+
+/// How often a server was asked for the map.
+async fn asked_for_the_map(server: &RedisServer) -> u32 {
+    let stats: String = server.command(&["INFO", "commandstats"]).await;
+    let count = stats.lines().find_map(|line| line.strip_prefix("cmdstat_cluster|slots:calls="));
+    count.map_or(0, |count| count.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Its balancer sends it nothing while it is not ready: no request finds out that the map is an old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_without_requests_follows_a_failover_that_the_server_with_the_map_does_not_know() {
+    let cluster = RedisCluster::start().await;
+    // It takes the cluster for whole for an hour.
+    let (cut_off, _files) = cut_off(&cluster, "3600000").await;
+    eventually("it takes the cluster for whole", async || {
+        cut_off.command::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok")
+    })
+    .await;
+    let gateway = Gateway::start(&["--store", &with_first(&cluster, &cut_off)]).await;
+    let client = Client::new(gateway.address);
+    eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+    let before = asked_for_the_map(&cut_off).await;
+    eventually("that server is the one with the map", async || {
+        asked_for_the_map(&cut_off).await >= before + 2
+    })
+    .await;
+    cluster.take_over(0).await;
+    let named = format!("Redis at 127.0.0.1:{} cannot be used: it is a replica", cluster.nodes[0].port());
+    eventually("it says which server it misses", async || {
+        let answer = client.get("/readyz").send().await;
+        answer.status == 503 && answer.json()["detail"].as_str().unwrap().contains(&named)
+    })
+    .await;
+    eventually("it is ready again", async || client.get("/readyz").send().await.status == 200).await;
+}
+
+/// It may know an older map than any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_finds_the_cluster_down_is_not_asked_for_the_map_any_more() {
+    let cluster = RedisCluster::start().await;
+    let (cut_off, _files) = cut_off(&cluster, "500").await;
+    eventually("it misses all others", async || {
+        let info: String = cut_off.command(&["CLUSTER", "INFO"]).await;
+        info.contains("cluster_state:fail") && info.contains("cluster_slots_pfail:16384")
+    })
+    .await;
+    let gateway = Gateway::start(&["--store", &with_first(&cluster, &cut_off)]).await;
+    let client = Client::new(gateway.address);
+    eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+    // The map is asked for each second.
+    sleep(Duration::from_secs(2)).await;
+    let asked = asked_for_the_map(&cut_off).await;
+    assert!(asked > 0, "nothing was put to the test");
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(asked_for_the_map(&cut_off).await, asked);
 }
 
 /// What the page on stores grants to a gateway's user is enough.

@@ -1,8 +1,8 @@
 //! The servers of a cluster, and which of them has which slot.
 //!
 //! The map is only a hint: a server refuses a slot that it does not have, and says which server has it. The gateway
-//! asks for the map each second, and sooner when a server is out of reach or points elsewhere. It asks one server after
-//! the other, since the last one may know less.
+//! asks for the map each second, and sooner when a request finds a server out of reach or is pointed elsewhere. It asks
+//! the same server for as long as all is well, and else one after the other, since the last one may know less.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -209,11 +209,17 @@ impl Shared {
                 sleep(MAP_PERIOD).await;
                 continue;
             }
+            let mut is_well = false;
             match answer {
+                // Its map may be an old one, and the one that is known is no worse.
+                Ok(layout) if known.is_some() && !layout.is_up => {
+                    tracing::debug!(%node, "a server finds that the cluster is down: its map is not believed");
+                }
                 Ok(layout) => {
                     failing_since = Instant::now();
                     nodes = self.candidates(&layout);
                     self.learn(&layout);
+                    is_well = layout.is_up && !self.misses_an_owner();
                     known = Some(layout);
                 }
                 Err(reason) => {
@@ -226,7 +232,8 @@ impl Shared {
                 }
             }
             sleep(SHORTEST_PAUSE).await;
-            if timeout(MAP_PERIOD, self.stale.notified()).await.is_ok() {
+            // Requests may say nothing of it: balancers send none to a gateway that is not ready.
+            if timeout(MAP_PERIOD, self.stale.notified()).await.is_ok() || !is_well {
                 // Another one may know more.
                 connection = None;
                 asked += 1;
@@ -315,6 +322,12 @@ impl Shared {
             tracing::debug!(primaries = map.supervisors.len(), "learned who has which slot of the cluster");
             self.state.send_replace(MapState::Known(Arc::new(map)));
         }
+    }
+
+    /// Whether a server that has slots by the map is down: it may have a successor.
+    fn misses_an_owner(&self) -> bool {
+        let MapState::Known(map) = &*self.state.borrow() else { return false };
+        map.supervisors.values().any(|supervisor| supervisor.is_down())
     }
 
     /// The one that keeps a link to this server, or a new one.

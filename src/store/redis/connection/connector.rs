@@ -102,7 +102,14 @@ impl Connector {
         };
         match connected {
             Ok(Ok(Ok((link, primary)))) => Ok(Connected { link, primary, closed }),
-            Ok(Ok(Err(reason))) => Err(format!("Redis cannot be used: {reason}")),
+            Ok(Ok(Err(reason))) => {
+                // A person must know which of the servers of a cluster is meant.
+                let at = match &self.target {
+                    Target::Node(client) => format!(" at {}", client.address()),
+                    _ => String::new(),
+                };
+                Err(format!("Redis{at} cannot be used: {reason}"))
+            }
             Ok(Err(error)) => Err(format!("Redis cannot be used: {}", trouble(&error))),
             Err(_) => Err("Redis does not answer".to_owned()),
         }

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::store::redis::address::RedisAddress;
 use crate::store::redis::client::without_deadlines;
 use crate::store::redis::failure::describe;
+use crate::store::redis::health::identity::is_cluster_up;
 use crate::store::redis::node::Node;
 
 const IN_DIFFERENT_CLUSTERS: &str =
@@ -23,6 +24,9 @@ pub(super) struct SlotLayout {
     pub(super) ranges: Vec<(u16, u16, Node)>,
     pub(super) nodes: Vec<Node>,
     ids: HashSet<String>,
+    /// Whether the cluster works, by the word of the same server. One that is cut off from the others finds that it does not, and
+    /// goes on telling of primaries that have successors by then.
+    pub(super) is_up: bool,
 }
 
 /// Where the servers are that the address names: nothing else tells whether the cluster is the right one.
@@ -98,18 +102,21 @@ impl SlotLayout {
                 connection.insert(connected.map_err(|error| describe(&error))?)
             }
         };
-        let mut slots = redis::cmd("CLUSTER");
-        let reply: Result<Vec<Value>, _> = slots.arg("SLOTS").query_async(connection).await;
-        let ranges = reply.map_err(|error| describe(&error))?;
-        let layout = Self::read(ranges, node).ok_or("its answer to CLUSTER SLOTS cannot be read")?;
+        let mut questions = redis::pipe();
+        questions.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+        let reply: Result<(Vec<Value>, String), _> = questions.query_async(connection).await;
+        let (ranges, info) = reply.map_err(|error| describe(&error))?;
+        let is_up = is_cluster_up(&info);
+        let layout = Self::read(ranges, node, is_up).ok_or("its answer to CLUSTER SLOTS cannot be read")?;
         if layout.ranges.is_empty() {
             return Err("it knows no slots".to_owned());
         }
         Ok(layout)
     }
 
-    /// What the servers that the address names say: the answer of the first one, if no other that answers soon is in another cluster.
-    /// One that has left is perhaps in another one by now, and the locks that are held are not there. Also returns who has answered.
+    /// What the servers that the address names say: the answer of the first one for which the cluster is up, else of the first one, if
+    /// no other that answers soon is in another cluster. One that has left is perhaps in another one by now, and the locks that are
+    /// held are not there. Also returns who has answered.
     pub(super) async fn agreed(
         address: &RedisAddress,
         patience: Duration,
@@ -135,6 +142,9 @@ impl SlotLayout {
                 (Ok(layout), Some((other, agreed))) if layout.is_elsewhere(agreed) => {
                     return Err(format!("{node} and {other} {IN_DIFFERENT_CLUSTERS}"));
                 }
+                (Ok(layout), Some((_, agreed))) if layout.is_up && !agreed.is_up => {
+                    first = Some((node, layout));
+                }
                 (Ok(_), Some(_)) => {}
             }
         }
@@ -147,8 +157,8 @@ impl SlotLayout {
     }
 
     /// Reads the reply to `CLUSTER SLOTS`. A server without a host is the one that was asked.
-    fn read(ranges: Vec<Value>, asked: &Node) -> Option<Self> {
-        let mut layout = Self { ranges: Vec::new(), nodes: Vec::new(), ids: HashSet::new() };
+    fn read(ranges: Vec<Value>, asked: &Node, is_up: bool) -> Option<Self> {
+        let mut layout = Self { ranges: Vec::new(), nodes: Vec::new(), ids: HashSet::new(), is_up };
         for range in ranges {
             let mut fields = Vec::<Value>::from_redis_value(range).ok()?.into_iter();
             let first = u16::from_redis_value(fields.next()?).ok()?;

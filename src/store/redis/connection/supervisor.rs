@@ -156,7 +156,7 @@ impl Task {
     /// From now on requests fail at once, for this reason.
     fn give_up(&self, reason: String) {
         if !matches!(&*self.state.borrow(), LinkState::Down(known) if **known == *reason) {
-            // Only the log says where the server is: clients that take locks need not know.
+            // Most reasons do not say where the server is: clients that take locks need not know.
             match &self.connector.target {
                 Target::Server(client) | Target::Node(client) | Target::Member(client) => {
                     let address = client.address();

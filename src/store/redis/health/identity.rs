@@ -20,7 +20,7 @@ impl ServerIdentity {
             run_id: field("run_id").to_owned(),
             replication_id: field("master_replid").to_owned(),
             is_primary: field("role") == "master",
-            is_cluster_up: on_cluster.then(|| field("cluster_state") == "ok"),
+            is_cluster_up: on_cluster.then(|| is_cluster_up(info)),
         }
     }
 
@@ -34,7 +34,7 @@ impl ServerIdentity {
             return Err("its INFO has no run_id or no master_replid");
         }
         if self.is_cluster_up == Some(false) {
-            return Err("the cluster is down");
+            return Err("it says that the cluster is down");
         }
         Ok(())
     }
@@ -65,6 +65,11 @@ pub(crate) fn replication_on_cluster(incarnation: &str) -> Option<&str> {
 
 fn half(id: &str) -> String {
     id.chars().take(20).collect()
+}
+
+/// Whether a server finds, by its `CLUSTER INFO`, that the cluster works: that all slots are served, and that it reaches most primaries.
+pub(crate) fn is_cluster_up(info: &str) -> bool {
+    info_field(info, "cluster_state") == Some("ok")
 }
 
 /// The value of one `name:value` line of an `INFO` reply.

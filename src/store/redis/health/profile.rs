@@ -259,7 +259,7 @@ mod tests {
         assert!(!Profile { max_memory: 0, ..full }.is_full(), "it may use all");
         assert_eq!(profile.identity.incarnation(), "0123456789abcdef0123-fedcba");
         let node = Profile::read(&format!("{info}cluster_state:fail\r\n"), true);
-        assert_eq!(node.identity.check(true), Err("the cluster is down"));
+        assert_eq!(node.identity.check(true), Err("it says that the cluster is down"));
         assert_eq!(profile.identity.check(true), Ok(()));
         let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n";
         let valkey = Profile::read(valkey, false);
