@@ -25,10 +25,26 @@ async fn sentinels_and_servers_ask_for_passwords_of_their_own() {
     let gateway = Gateway::start(&["--store", &setup.url(), "--sentinel-password", "of-sentinels"]).await;
     serves(&gateway).await;
     // Either of them alone opens nothing, and none is told to anybody.
-    for args in [
-        &["--store", &setup.url()][..],
-        &["--store", &setup.url(), "--sentinel-password", "of-servers"],
-        &["--store", &setup.url().replace("of-servers", "guessed"), "--sentinel-password", "of-sentinels"],
+    for (args, told) in [
+        (
+            &["--store", &setup.url()][..],
+            "only 0 of 3 sentinels named a primary, which is no majority: a sentinel asks for a password (NOAUTH): set \
+             FENCEPOST_SENTINEL_PASSWORD",
+        ),
+        (
+            &["--store", &setup.url(), "--sentinel-password", "of-servers"],
+            "only 0 of 3 sentinels named a primary, which is no majority: a sentinel refuses the password, or does not know \
+             the user (WRONGPASS): look at FENCEPOST_SENTINEL_PASSWORD (--sentinel-password) and --sentinel-user",
+        ),
+        (
+            &[
+                "--store",
+                &setup.url().replace("of-servers", "guessed"),
+                "--sentinel-password",
+                "of-sentinels",
+            ],
+            "(WRONGPASS): look at --redis-password-file",
+        ),
     ] {
         let stranger = Gateway::start(args).await;
         let client = Client::new(stranger.address);
@@ -39,7 +55,7 @@ async fn sentinels_and_servers_ask_for_passwords_of_their_own() {
             let detail = refused.json()["detail"].as_str().unwrap().to_owned();
             refused.expect_problem(503, "store-unavailable");
             said += &detail;
-            detail.contains("NOAUTH") || detail.contains("WRONGPASS")
+            detail.contains(told)
         })
         .await;
         said += &stranger.log().join("\n");

@@ -167,6 +167,17 @@ pub(crate) fn password_problem(error: &RedisError) -> Option<&'static str> {
     }
 }
 
+/// Why a sentinel says nothing of its primary, in one line. Its password is not that of the servers.
+pub(crate) fn trouble_of_sentinel(error: &RedisError) -> String {
+    match first_word(&describe(error)) {
+        "NOAUTH" => "a sentinel asks for a password (NOAUTH): set FENCEPOST_SENTINEL_PASSWORD".to_owned(),
+        "WRONGPASS" => "a sentinel refuses the password, or does not know the user (WRONGPASS): look at \
+                        FENCEPOST_SENTINEL_PASSWORD (--sentinel-password) and --sentinel-user"
+            .to_owned(),
+        _ => format!("a sentinel says: {}", describe(error)),
+    }
+}
+
 /// What is wrong with TLS, if that is what is wrong. The library has only names of its types for most of it.
 fn tls_problem(error: &RedisError) -> Option<String> {
     let cause = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;

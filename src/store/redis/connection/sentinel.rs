@@ -5,7 +5,7 @@
 //! *config-epoch*, which Sentinel counts up with each failover. The gateway never follows a lower epoch than before.
 //! One exception: every sentinel reports it. Then Sentinel was set up anew.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::store::redis::address::{AddressError, RedisAddress};
 use crate::store::redis::client::{Client, without_deadlines};
-use crate::store::redis::failure::describe;
+use crate::store::redis::failure::trouble_of_sentinel;
 use crate::store::redis::node::Node;
 
 /// How long one sentinel may take to answer.
@@ -114,30 +114,35 @@ impl Sentinels {
             });
         }
         let all = self.members.len();
-        let (mut votes, mut last_error) = (HashMap::<Report, usize>::new(), None);
+        let (mut votes, mut reasons) = (HashMap::<Report, usize>::new(), BTreeSet::new());
         loop {
             let is_settled = votes.values().any(|votes| votes * 2 > all);
             let patience = if is_settled { OTHERS_ANSWER_WITHIN } else { Duration::MAX };
             match timeout(patience, asked.join_next()).await {
                 Ok(Some(Ok(Ok(report)))) => *votes.entry(report).or_default() += 1,
-                Ok(Some(Ok(Err(reason)))) => last_error = Some(reason),
+                Ok(Some(Ok(Err(reason)))) => {
+                    reasons.insert(reason);
+                }
                 Ok(Some(Err(_))) => {}
                 Ok(None) | Err(_) => break,
             }
         }
         // Each goes on until it is answered or has left its connection.
         asked.detach_all();
-        let answers: usize = votes.values().sum();
+        let named: usize = votes.values().sum();
         match votes.into_iter().max_by_key(|(_, votes)| *votes) {
             Some(((epoch, node), votes)) if votes * 2 > all => {
                 Ok(Primary { node, epoch, is_unanimous: votes == all })
             }
-            Some(_) if answers * 2 > all => {
+            Some(_) if named * 2 > all => {
                 Err(format!("the sentinels do not agree on the primary of the name {:?}", self.name))
             }
             _ => {
-                let reason = last_error.map(|reason| format!(": {reason}")).unwrap_or_default();
-                Err(format!("only {answers} of {all} sentinels answered, which is no majority{reason}"))
+                // One that refuses to say it has answered, too.
+                let reasons = reasons.into_iter().collect::<Vec<_>>().join("; ");
+                Err(format!(
+                    "only {named} of {all} sentinels named a primary, which is no majority: {reasons}"
+                ))
             }
         }
     }
@@ -149,7 +154,7 @@ impl Member {
         if answer.is_err() {
             self.forget_connection();
         }
-        answer.map_err(|error| format!("a sentinel says: {}", describe(&error)))?
+        answer.map_err(|error| trouble_of_sentinel(&error))?
     }
 
     /// Asks for the epoch first. Then a failover between the two answers shows a new address under the old epoch. An
