@@ -195,6 +195,11 @@ async fn a_server_that_wants_a_password_or_no_tls_is_told_of_with_what_to_do() {
         assert!(line.starts_with("cannot be used now: ") && line.contains("--redis-password-file"), "{page}");
         assert!(page.ends_with("It cannot be used now.\n") && !page.contains("hunter"), "{page}");
         assert!(!page.contains("cannot be reached"), "{page}");
+        // No server of a cluster says who the others are before it has the password.
+        let (code, page) = check(&["--store", &store.replace("redis://", "redis+cluster://")]);
+        assert!(code == 1 && !page.contains("hunter"), "{page}");
+        let is_told = |line: &str| line.contains(problem) && line.contains("--redis-password-file");
+        assert!(page.lines().any(is_told), "{page}");
         let gateway = Gateway::start(&["--store", &store]).await;
         let answer = Client::new(gateway.address).get("/readyz").send().await;
         assert!(answer.expect_problem(503, "store-unavailable").json().to_string().contains(problem));

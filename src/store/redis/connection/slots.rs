@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::store::redis::address::RedisAddress;
 use crate::store::redis::client::without_deadlines;
-use crate::store::redis::failure::describe;
+use crate::store::redis::failure::{describe, trouble};
 use crate::store::redis::health::identity::is_cluster_up;
 use crate::store::redis::node::Node;
 
@@ -99,7 +99,7 @@ impl SlotLayout {
             None => {
                 let client = address.client(node).map_err(|error| error.to_string())?;
                 let connected = client.connect(without_deadlines()).await;
-                connection.insert(connected.map_err(|error| describe(&error))?)
+                connection.insert(connected.map_err(|error| trouble(&error))?)
             }
         };
         let mut questions = redis::pipe();
