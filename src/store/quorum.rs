@@ -21,6 +21,7 @@ use self::ballot::Ballots;
 use self::member::Member;
 use self::membership::Membership;
 use self::poll::Pollster;
+use self::reports::EarlierLeases;
 use self::waiters::Waiters;
 use super::redis::address::{AddressError, RedisAddress};
 use super::redis::connection::connector::Target;
@@ -62,6 +63,7 @@ pub struct QuorumStore {
     pollster: Pollster,
     keys: KeySpace,
     ballots: Ballots,
+    earlier_leases: EarlierLeases,
     waiters: Arc<Waiters>,
     /// Where servers tell this gateway that a lock may be free.
     channel: String,
@@ -109,6 +111,7 @@ impl QuorumStore {
             channel: keys.channel(Bucket::default(), &gateway),
             keys,
             ballots: Ballots::new(),
+            earlier_leases: EarlierLeases::default(),
             waiters,
             hints,
             session: AtomicU64::new(0),

@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use super::QuorumStore;
 use super::member::{MemberAnswer, MemberCall, Silence, Until};
 use super::poll::{FIRST_PAUSE, Inquiry, LONGEST_PAUSE, Pollster, heard};
-use super::reports::{ReportedLock, UNEVEN_MS, count, drift, held_locks, most_held, relied_on};
+use super::proposal::FIRST_ANSWERS_WITHIN;
+use super::reports::{EarlierLease, ReportedLock, UNEVEN_MS, count, drift, held_locks, most_held, relied_on};
 use super::scripts;
 use crate::clock::{Backoff, whole_ms};
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Renewed, RolledBack, TokenHash, Ttl};
@@ -144,12 +145,14 @@ impl QuorumStore {
         deadline: Instant,
     ) -> Result<RolledBack, StoreError> {
         let known = match known {
-            // A server whose clock is fast must not end what was told before its time.
-            KnownTo::Connection { number, told_for } if !told_for.is_zero() => {
-                let told_for = told_for + Duration::from_millis(drift(whole_ms(told_for)));
-                KnownTo::Connection { number, told_for }
+            KnownTo::Connection { number, told_for } => {
+                let now = self.pollster.membership.clock.boot();
+                let told_for = self.earlier_leases.told_for(&attempt, told_for, now);
+                // A server whose clock is fast must not end what was told before its time.
+                let drift_ms = if told_for.is_zero() { 0 } else { drift(whole_ms(told_for)) };
+                KnownTo::Connection { number, told_for: told_for + Duration::from_millis(drift_ms) }
             }
-            known => known,
+            KnownTo::Nobody => KnownTo::Nobody,
         };
         let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
         let life_ms = self.mark_ttl.as_millis().to_string();
@@ -176,6 +179,7 @@ impl QuorumStore {
             }
             () => RolledBack::Nothing,
         };
+        self.earlier_leases.forget(&attempt);
         self.pollster.see_through(&call, poll);
         Ok(rolled_back)
     }
@@ -229,6 +233,34 @@ impl QuorumStore {
                 Err(StoreError::Unknown(reason))
             }
         }
+    }
+
+    /// Pins the grant by the claim of a connection, and notes until when a lease may run that the token was told of before.
+    /// `poll` is the vote by which servers have claimed the lock.
+    pub(super) async fn pin_by_claim(
+        &self,
+        request: &LockRequest,
+        mut poll: Inquiry,
+        is_only_vote: bool,
+        deadline: Instant,
+    ) -> Result<Lease, StoreError> {
+        // Each server that has claimed the lock counts, also beyond those that were needed.
+        poll.decide(deadline.min(Instant::now() + FIRST_ANSWERS_WITHIN), |_| None::<()>).await;
+        let seen_at = self.pollster.membership.clock.boot();
+        let lease = self.pin(request, deadline).await?;
+        let is_certain = |answer: &_| matches!(answer, Some(Ok(_) | Err(Silence::Out(_))));
+        let told_for = held_locks(&poll.answers, |reply| reply.outcome == 1)
+            .iter()
+            .find(|held| held.lease.fencing_token == lease.fencing_token)
+            .and_then(|held| Some(Duration::from_millis(relied_on(held.by(1)?.left_ms))))
+            .filter(|_| is_only_vote && poll.answers.iter().all(is_certain))
+            // Some server may have claimed it without an answer, and nothing is known of the lease there.
+            .unwrap_or_else(|| self.pollster.membership.longest());
+        let now = self.pollster.membership.clock.boot();
+        let claimed_until = now + Duration::from_millis(lease.left_ms);
+        let earlier = EarlierLease { claimed_until, told_until: seen_at + told_for };
+        self.earlier_leases.note(request.attempt.claim(), earlier, now);
+        Ok(lease)
     }
 
     /// Gives a number up, and all smaller ones of its attempt.

@@ -22,7 +22,7 @@ use crate::store::{KnownTo, LockRequest, StoreError};
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// How long the one server is waited for that is asked first after such a vote, and others that need not answer.
-const FIRST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
+pub(super) const FIRST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
 /// The part of a try's time after which no other round is begun.
 const BEGUN_WITHIN: f64 = 0.6;
 
@@ -105,7 +105,7 @@ impl QuorumStore {
                 Tally::Passed(_) | Tally::Split { .. } => {
                     bid.fail(&tally).await?;
                     if bid.is_last {
-                        return Ok(HOLDER_UNKNOWN);
+                        return Ok(holder_unknown());
                     }
                     if Instant::now() + pauses.next() < last_start {
                         pauses.pause().await;
@@ -193,8 +193,13 @@ impl Bid<'_> {
                 if matches!(tally, Tally::TakenOver) {
                     return Ok(Acquired::TakenOver);
                 }
-                let lease = self.store.pin(self.proposal.request, self.deadline).await?;
-                if attempt.is_of_connection() && self.proposal.waits {
+                let (request, deadline) = (self.proposal.request, self.deadline);
+                if !attempt.is_of_connection() {
+                    return Ok(Acquired::AlreadyHeld(self.store.pin(request, deadline).await?));
+                }
+                let is_only_vote = !self.has_strays && self.splits == 0 && !self.is_last;
+                let lease = self.store.pin_by_claim(request, poll, is_only_vote, deadline).await?;
+                if self.proposal.waits {
                     // As scripts/acquire.lua does where none waits: a copy that comes late must not claim it anew.
                     let voided =
                         self.store.roll_back_all(key, token, *attempt, KnownTo::Nobody, self.deadline);
@@ -240,9 +245,9 @@ impl Bid<'_> {
                     names.join(", ")
                 )))
             }
-            Tally::Nobody if self.has_granted => Ok(HOLDER_UNKNOWN),
+            Tally::Nobody if self.has_granted => Ok(holder_unknown()),
             Tally::Nobody => Ok(refused(None)),
-            Tally::Passed(_) | Tally::Split { .. } => Ok(HOLDER_UNKNOWN),
+            Tally::Passed(_) | Tally::Split { .. } => Ok(holder_unknown()),
         }
     }
 
@@ -386,13 +391,9 @@ impl GivingUp<'_> {
 }
 
 /// The token certainly does not hold the lock, and another may.
-const HOLDER_UNKNOWN: Acquired<Refusal> = Acquired::NotTaken(Refusal {
-    holder: None,
-    sharing: None,
-    holder_unknown: true,
-    waiters: 0,
-    position: None,
-});
+fn holder_unknown() -> Acquired<Refusal> {
+    Acquired::NotTaken(Refusal { holder_unknown: true, ..Refusal::default() })
+}
 
 fn refused(holder: Option<Lease>) -> Acquired<Refusal> {
     Acquired::NotTaken(Refusal { holder, ..Refusal::default() })

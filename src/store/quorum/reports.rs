@@ -1,10 +1,13 @@
 //! What servers report of locks, put together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::member::MemberAnswer;
 use super::poll::heard;
-use crate::lock::{Lease, TokenHash};
+use crate::lock::{Attempt, Lease, TokenHash};
 use crate::store::redis::scripts::ScriptReply;
 
 /// By how much more than clocks may differ two servers may see the rest of a lease before it is taken for another one.
@@ -81,4 +84,40 @@ pub(super) fn held_locks(
 /// The lock that so many servers hold.
 pub(super) fn most_held(answers: &[Option<MemberAnswer>], quorum: usize) -> Option<ReportedLock> {
     held_locks(answers, |_| true).into_iter().find(|held| held.count() >= quorum)
+}
+
+/// By the claim of a connection, what its token may have been told of before.
+///
+/// The lease of a claim is what most servers hold the lock for. One that was told before may be longer: the servers that held the
+/// lock for it need not be those that answer the claim. But any majority shares a server with them.
+#[derive(Default)]
+pub(super) struct EarlierLeases(Mutex<HashMap<Attempt, EarlierLease>>);
+
+/// Both by the time since boot.
+pub(super) struct EarlierLease {
+    /// When the lease of the claim is over, as it was answered.
+    pub(super) claimed_until: Duration,
+    /// When the last lease is over that the token may have been told of.
+    pub(super) told_until: Duration,
+}
+
+impl EarlierLeases {
+    pub(super) fn note(&self, claim: Attempt, lease: EarlierLease, now: Duration) {
+        let mut all = self.0.lock();
+        all.retain(|_, lease| lease.told_until > now);
+        all.insert(claim, lease);
+    }
+
+    /// For how long leases run that were told before, where the gateway relies on the lease of the claim for that. Where it knows
+    /// of a shorter one, it stays with that.
+    pub(super) fn told_for(&self, claim: &Attempt, known_for: Duration, now: Duration) -> Duration {
+        let until = now + known_for + Duration::from_millis(UNEVEN_MS);
+        let all = self.0.lock();
+        let lease = all.get(claim).filter(|lease| lease.claimed_until <= until);
+        lease.map_or(known_for, |lease| known_for.max(lease.told_until.saturating_sub(now)))
+    }
+
+    pub(super) fn forget(&self, claim: &Attempt) {
+        self.0.lock().remove(claim);
+    }
 }

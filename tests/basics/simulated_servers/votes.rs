@@ -193,3 +193,53 @@ async fn a_connection_that_has_waited_and_claimed_a_lock_claims_it_once() {
     let copy = ask(&another, enqueue).await;
     assert!(!matches!(copy, Ok(Acquired::Granted(_) | Acquired::AlreadyHeld(_))), "{copy:?}");
 }
+
+/// The third server misses the renewal of a token. Then a connection claims its lock, while the second one is away, or answers late,
+/// so what most servers hold the lock for is less than the token was told.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_connection_ends_no_lease_that_was_told_before_and_that_one_server_has_missed() {
+    let ms = Duration::from_millis;
+    for is_away in [true, false] {
+        let fleet = Fleet::quorum(&Clock::running(NOW_US));
+        let store = quorum_store(&fleet).await;
+        let refuse = |server: usize, refuses| {
+            fleet.network.set(&sim::host(server), 6379, |way| way.refuses = refuses);
+            fleet.servers[server].disconnect_all();
+        };
+        let lock = LockRequest { ttl: Ttl::from_ms(12_000).unwrap(), ..request("a") };
+        assert!(matches!(ask(&store, Try(lock.clone())).await, Ok(Acquired::Granted(_))));
+        refuse(2, true);
+        sleep(RECONNECTED_WITHIN).await;
+        let LockRequest { key, token, .. } = lock.clone();
+        let renew = |ms, by| Renew { key: key.clone(), token, ttl: Ttl::from_ms(ms).unwrap(), by };
+        let Ok(Renewed::Renewed(told)) = ask(&store, renew(60_000, Renewer::Token)).await else {
+            panic!("it is held")
+        };
+        let told_until = Instant::now() + ms(told.left_ms);
+        refuse(2, false);
+        sleep(RECONNECTED_WITHIN).await;
+        let by_ms = if is_away { 0 } else { 500 };
+        refuse(1, is_away);
+        sleep(RECONNECTED_WITHIN).await;
+        fleet.network.set("server2", 6379, |way| way.delay = ms(by_ms));
+        let claiming = LockRequest { attempt: Attempt::for_connection(), ..lock };
+        let claimed = ask(&store, Try(claiming.clone())).await;
+        let Ok(Acquired::AlreadyHeld(lease)) = claimed else { panic!("{claimed:?}") };
+        assert!(lease.left_ms < 12_000, "most servers have the lock for longer: {lease:?}");
+        fleet.network.set("server2", 6379, |way| way.delay = Duration::ZERO);
+        sleep(ms(1_500)).await;
+        let attempt = claiming.attempt.claim();
+        let renewed = ask(&store, renew(90_000, Renewer::Connection(attempt))).await;
+        assert!(matches!(renewed, Ok(Renewed::Renewed(_))), "{renewed:?}");
+        let known = KnownTo::Connection { number: lease.fencing_token, told_for: ms(lease.left_ms) };
+        let ticket = TicketAfter::Removed;
+        ask(&store, RollBack { key: key.clone(), token, attempt, ticket, known }).await.unwrap();
+        refuse(1, false);
+        tokio::time::sleep_until(told_until - ms(1_000)).await;
+        assert!(!is_strangers(&store, "a").await, "what was told is over before its time: {is_away}");
+        // Of a server that has not answered the claim it is not known what it was told.
+        let lasts_ms = if is_away { 3_000 } else { 91_000 };
+        sleep(ms(lasts_ms)).await;
+        assert!(is_strangers(&store, "a").await, "it is never free: {is_away}");
+    }
+}
