@@ -198,8 +198,9 @@ async fn a_lease_that_still_runs_when_the_answer_comes_is_told_by_what_is_left_o
         panic!("{seen:?}")
     };
     assert!(lease.left_ms <= 29_000, "{lease:?}");
-    let [other] = &sharing.holders[..] else { panic!("{sharing:?}") };
-    assert_eq!((sharing.held, other.fencing_token), (1, lease.fencing_token));
+    let [first, second] = &sharing.holders[..] else { panic!("{sharing:?}") };
+    assert_eq!((sharing.held, first.left_ms, second.fencing_token), (2, 1, lease.fencing_token));
+    assert!(second.left_ms <= 29_000, "{second:?}");
 }
 
 #[tokio::test]

@@ -157,8 +157,10 @@ impl Case<'_> {
                 })
                 .filter_map(|other| other.told_until_us())
                 .max();
-            // What is told of a lease that is longer than it was asked for is counted from before it was asked.
-            let lasted_us = if operation.told().is_some() { lasted_us } else { 0 };
+            // What is told of a lease that is longer than it was asked for is counted from before it was asked, as is what a look
+            // tells.
+            let is_counted_on = operation.told().is_some() || matches!(operation.answer, Answer::Held { .. });
+            let lasted_us = if is_counted_on { lasted_us } else { 0 };
             if certain_us.is_some_and(|certain_us| span.end_us + left_us + lasted_us < certain_us) {
                 found.add("I4", "the lease was shortened", operation);
             }
