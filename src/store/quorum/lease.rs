@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use super::QuorumStore;
 use super::member::{MemberAnswer, MemberCall, Silence, Until};
 use super::poll::{FIRST_PAUSE, Inquiry, LONGEST_PAUSE, Pollster, heard};
-use super::proposal::FIRST_ANSWERS_WITHIN;
-use super::reports::{EarlierLease, ReportedLock, UNEVEN_MS, count, drift, held_locks, most_held, relied_on};
+use super::reports::{
+    EarlierLease, ReportedLock, UNEVEN_MS, count, drift, held_locks, most_held, relied_on, told_before,
+};
 use super::scripts;
 use crate::clock::{Backoff, whole_ms};
 use crate::lock::{Attempt, FencingToken, Lease, LockKey, Renewed, RolledBack, TokenHash, Ttl};
@@ -244,22 +245,26 @@ impl QuorumStore {
         is_only_vote: bool,
         deadline: Instant,
     ) -> Result<Lease, StoreError> {
-        // Each server that has claimed the lock counts, also beyond those that were needed.
-        poll.decide(deadline.min(Instant::now() + FIRST_ANSWERS_WITHIN), |_| None::<()>).await;
-        let seen_at = self.pollster.membership.clock.boot();
         let lease = self.pin(request, deadline).await?;
-        let is_certain = |answer: &_| matches!(answer, Some(Ok(_) | Err(Silence::Out(_))));
-        let told_for = held_locks(&poll.answers, |reply| reply.outcome == 1)
-            .iter()
-            .find(|held| held.lease.fencing_token == lease.fencing_token)
-            .and_then(|held| Some(Duration::from_millis(relied_on(held.by(1)?.left_ms))))
-            .filter(|_| is_only_vote && poll.answers.iter().all(is_certain))
-            // Some server may have claimed it without an answer, and nothing is known of the lease there.
-            .unwrap_or_else(|| self.pollster.membership.longest());
-        let now = self.pollster.membership.clock.boot();
+        // What has come meanwhile counts as well.
+        poll.decide(Instant::now(), |_| None::<()>).await;
+        let (number, claim) = (lease.fencing_token, request.attempt.claim());
+        let told_for = told_before(&poll.answers, number).filter(|_| is_only_vote);
+        let membership = self.pollster.membership.clone();
+        let now = membership.clock.boot();
         let claimed_until = now + Duration::from_millis(lease.left_ms);
-        let earlier = EarlierLease { claimed_until, told_until: seen_at + told_for };
-        self.earlier_leases.note(request.attempt.claim(), earlier, now);
+        // Some server may have claimed it without an answer, and nothing is known of the lease there.
+        let told_until = now + told_for.unwrap_or_else(|| membership.longest());
+        self.earlier_leases.note(claim, EarlierLease { claimed_until, told_until }, now);
+        if told_for.is_none() && is_only_vote {
+            let earlier_leases = self.earlier_leases.clone();
+            tokio::spawn(async move {
+                poll.rest().await;
+                if let Some(told_for) = told_before(&poll.answers, number) {
+                    earlier_leases.end_by(&claim, membership.clock.boot() + told_for);
+                }
+            });
+        }
         Ok(lease)
     }
 

@@ -22,7 +22,7 @@ use crate::store::{KnownTo, LockRequest, StoreError};
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// How long the one server is waited for that is asked first after such a vote, and others that need not answer.
-pub(super) const FIRST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
+const FIRST_ANSWERS_WITHIN: Duration = Duration::from_millis(50);
 /// The part of a try's time after which no other round is begun.
 const BEGUN_WITHIN: f64 = 0.6;
 

@@ -1,13 +1,14 @@
 //! What servers report of locks, put together.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::member::MemberAnswer;
+use super::member::{MemberAnswer, Silence};
 use super::poll::heard;
-use crate::lock::{Attempt, Lease, TokenHash};
+use crate::lock::{Attempt, FencingToken, Lease, TokenHash};
 use crate::store::redis::scripts::ScriptReply;
 
 /// By how much more than clocks may differ two servers may see the rest of a lease before it is taken for another one.
@@ -86,12 +87,24 @@ pub(super) fn most_held(answers: &[Option<MemberAnswer>], quorum: usize) -> Opti
     held_locks(answers, |_| true).into_iter().find(|held| held.count() >= quorum)
 }
 
+/// For how long a lease of this number runs that its token may have been told of before its claim, by the servers' answers to that;
+/// `None` where one may have claimed it and has not said so.
+pub(super) fn told_before(answers: &[Option<MemberAnswer>], number: FencingToken) -> Option<Duration> {
+    let is_certain = |answer: &_| matches!(answer, Some(Ok(_) | Err(Silence::Out(_))));
+    if !answers.iter().all(is_certain) {
+        return None;
+    }
+    let claimed = held_locks(answers, |reply| reply.outcome == 1);
+    let lease = claimed.iter().find(|held| held.lease.fencing_token == number)?.by(1)?;
+    Some(Duration::from_millis(relied_on(lease.left_ms)))
+}
+
 /// By the claim of a connection, what its token may have been told of before.
 ///
 /// The lease of a claim is what most servers hold the lock for. One that was told before may be longer: the servers that held the
 /// lock for it need not be those that answer the claim. But any majority shares a server with them.
-#[derive(Default)]
-pub(super) struct EarlierLeases(Mutex<HashMap<Attempt, EarlierLease>>);
+#[derive(Clone, Default)]
+pub(super) struct EarlierLeases(Arc<Mutex<HashMap<Attempt, EarlierLease>>>);
 
 /// Both by the time since boot.
 pub(super) struct EarlierLease {
@@ -104,8 +117,18 @@ pub(super) struct EarlierLease {
 impl EarlierLeases {
     pub(super) fn note(&self, claim: Attempt, lease: EarlierLease, now: Duration) {
         let mut all = self.0.lock();
-        all.retain(|_, lease| lease.told_until > now);
+        // Before it grows, and no more often: a client may repeat itself many times.
+        if all.len() == all.capacity() {
+            all.retain(|_, lease| lease.told_until > now);
+        }
         all.insert(claim, lease);
+    }
+
+    /// Notes that no lease that was told before lasts longer.
+    pub(super) fn end_by(&self, claim: &Attempt, until: Duration) {
+        if let Some(lease) = self.0.lock().get_mut(claim) {
+            lease.told_until = lease.told_until.min(until);
+        }
     }
 
     /// For how long leases run that were told before, where the gateway relies on the lease of the claim for that. Where it knows
