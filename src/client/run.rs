@@ -44,9 +44,9 @@ use renewals::Renewals;
 use supervisor::{CommandState, CommandSupervisor, End};
 use turn::{Cause, NotTaken};
 
-/// All that a command may find of its lock or its work.
-const OWN_VARIABLES: [&str; 6] =
-    ["LOCK_KEY", "LOCK_SLOT", "FENCING_TOKEN", "LEASE_TOKEN", "ONCE_KEY", "ONCE_EARLIER"];
+/// What a command finds of its own lock or its own work only. `ONCE_EARLIER` is left as it is found: within `once`, it warns
+/// the command of `run` of work that may be done already, and nobody claims with it.
+const OWN_VARIABLES: [&str; 5] = ["LOCK_KEY", "LOCK_SLOT", "FENCING_TOKEN", "LEASE_TOKEN", "ONCE_KEY"];
 /// What the command finds of each of several locks, with its number behind.
 const NAMES_OF_SEVERAL: [&str; 3] = ["LOCK_KEY", "FENCING_TOKEN", "LOCK_SLOT"];
 /// No gateway gives more.
@@ -224,7 +224,7 @@ fn start(
     } else {
         ("LOCK_KEY", None)
     };
-    // Who asked for slots, and has all of them, has the first.
+    // A lock that was taken with all of its slots is told without one: it has the first.
     let slot = |slot: Option<u64>| slot.or(settings.lock.slots.map(|_| 1));
     if held.locks.is_empty() {
         command.env(name, settings.lock.key.as_str()).env("FENCING_TOKEN", held.fencing_token.to_string());
@@ -232,7 +232,7 @@ fn start(
             command.env("LOCK_SLOT", slot.to_string());
         }
     }
-    // A command that knows of one lock only must not take the number of the first for that of all. So it finds neither name.
+    // A command of several locks finds neither name without a number: it could take the number of the first for that of all.
     for (number, lock) in (1..).zip(&held.locks) {
         let values = [
             Some(lock.key.clone()),
