@@ -15,7 +15,7 @@ use crate::service::LockService;
 use crate::service::crowd::Next;
 use crate::store::StoreError;
 
-/// Who was told nothing for so long begins no record any more: the result may have come and gone.
+/// A request that heard nothing for so long begins no record any more: the result may have come and gone.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 const STOOD_STILL: &str =
     "this gateway heard nothing of the record for more than 10 s: its result may have come and gone";

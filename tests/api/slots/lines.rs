@@ -184,7 +184,7 @@ async fn a_ticket_that_comes_back_says_what_its_request_said(here: &Client, ther
     let left = Instant::now();
     waiting.await.unwrap().expect(201);
     assert!(left.elapsed() < Duration::from_secs(3), "{:?}", left.elapsed());
-    before.await.unwrap();
+    before.await.unwrap().expect_problem(409, "token-released");
     leave(&token).await;
     leave(&holder).await;
 }
