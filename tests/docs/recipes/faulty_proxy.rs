@@ -1,20 +1,32 @@
 //! The scripts with `curl`, behind a proxy that loses answers, cuts them, or puts a page of its own in their place. Each
 //! time the gateway has done what it was asked.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use futures_util::future::join_all;
 use tokio::process::Command;
 
 use super::Scene;
 use crate::pages::Said;
-use kit::proxy::{Fate, Framing, Proxy};
+use kit::proxy::{Fate, Framing, Gate, Progress, Proxy};
 use kit::{Client, fresh_token};
 
 /// What a proxy says where it has no answer, with this status.
 fn page(status: u16) -> Fate {
-    let page = "<html>a page of the proxy</html>\n";
-    let length = page.len();
+    instead(status, "text/html", "<html>a page of the proxy</html>\n")
+}
+
+/// What a gateway says that refuses.
+fn problem(status: u16, name: &str) -> Fate {
+    let body = format!("{{\"type\":\"/problems/{name}\",\"title\":\"No\",\"status\":{status}}}");
+    instead(status, "application/problem+json", &body)
+}
+
+fn instead(status: u16, content_type: &str, body: &str) -> Fate {
+    let length = body.len();
     Fate::Instead(format!(
-        "HTTP/1.1 {status} Page\r\ncontent-type: text/html\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{page}"
+        "HTTP/1.1 {status} Page\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
     ))
 }
 
@@ -104,6 +116,18 @@ async fn a_result_is_stored_though_an_answer_is_lost_and_else_it_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_cannot_be_printed_is_stored() {
+    let scene = Scene::without_keys().await;
+    drop(once(&scene, "k", "echo done"));
+    // The second time, it is done.
+    for _ in 0..2 {
+        let script = scene.command("bash", &["-c", "bash -e -u once-k.sh >/dev/full"]);
+        Scene::say(script).await.expect(71, "");
+        assert_eq!(scene.client.get("/once?key=k").send().await.expect(200).json()["state"], "done");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lock_whose_grant_was_not_told_is_released() {
     let scene = Scene::without_keys().await;
     let fates = [200, 404, 423, 429, 502].map(page).into_iter().chain([Fate::CutAfter, Fate::CutAnswer]);
@@ -116,6 +140,60 @@ async fn a_lock_whose_grant_was_not_told_is_released() {
         scene.client.get(&format!("/locks/{key}")).send().await.expect_problem(404, "not-held");
     };
     join_all(fates.enumerate().map(try_out)).await;
+}
+
+/// `curl` has given the request up and repeated it, and nobody would know of a lock that it takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_told_to_be_busy_is_not_taken_by_a_late_copy_of_the_request() {
+    let scene = Scene::without_keys().await;
+    let (proxy, gate, other) = (behind(&scene, "none", Fate::Pass).await, Gate::new(), fresh_token());
+    scene.client.put("/locks/k?ttl=1h").token(&other).send().await.expect(201);
+    let mut late = proxy.expect("PUT /", Fate::Late { cut: gate.clone(), message: gate.clone() });
+    say(scene.script("try-lock", &["k", "1h"]), &proxy).await.expect(75, "k: busy\n");
+    scene.client.delete("/locks/k").token(&other).send().await.expect(204);
+    gate.cancel();
+    late.reaches(Progress::Answered).await;
+    scene.client.get("/locks/k").send().await.expect_problem(404, "not-held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_a_proxy_after_the_answer_of_a_gateway_is_no_refusal() {
+    let scene = Scene::without_keys().await;
+    let proxy = behind(&scene, "PUT", page(404)).await;
+    proxy.expect("PUT /", problem(503, "store-unavailable"));
+    say(scene.script("try-lock", &["k", "1h"]), &proxy).await.expect(69, "the gateway is away");
+}
+
+/// The gateway counts each request with a wrong key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_shows_a_wrong_key_only_once() {
+    let scene = Scene::without_keys().await;
+    let in_turn = scene.script("in-turn", &["k", "touch", "wrong"]);
+    let (try_lock, once) = (scene.script("try-lock", &["k", "1h"]), once(&scene, "k", "touch wrong"));
+    for (command, code) in [(try_lock, 2), (in_turn, 2), (once, 1)] {
+        let (proxy, asked) = (behind(&scene, "none", Fate::Pass).await, Arc::new(AtomicUsize::new(0)));
+        let count = asked.clone();
+        proxy.set_policy(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            problem(401, "key-refused")
+        });
+        say(command, &proxy).await.expect(code, "");
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_of_the_gateway_is_no_refusal() {
+    let scene = Scene::without_keys().await;
+    let proxy = behind(&scene, "none", Fate::Pass).await;
+    proxy.set_policy(|_| problem(429, "rate-limited"));
+    let mut in_turn = scene.script("in-turn", &["k", "touch", "wrong"]);
+    in_turn.env("GIVE_UP_S", "0");
+    let hold = scene.script("hold", &["k", "touch", "wrong"]);
+    let try_lock = scene.script("try-lock", &["k", "1h"]);
+    for command in [try_lock, hold, in_turn, once(&scene, "k", "touch wrong")] {
+        say(command, &proxy).await.expect(69, "");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

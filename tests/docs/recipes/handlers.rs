@@ -11,7 +11,7 @@ app.post("/parts", express.urlencoded(keepBody), once, (request, response) => {
 });
 "#;
 
-/// The same for the other server.
+/// The same for the other server, and a path that its redirects quote.
 pub const MORE_TASKS: &str = r#"
 from fastapi import BackgroundTasks
 def fail() -> None: raise RuntimeError("after the answer")
@@ -19,6 +19,8 @@ def fail() -> None: raise RuntimeError("after the answer")
 async def later(tasks: BackgroundTasks) -> dict[str, str]:
     tasks.add_task(fail)
     return {"is": "done"}
+@app.post("/charges/of/{name}", status_code=201)
+async def named(name: str) -> dict[str, str]: return {"is": name}
 "#;
 
 /// Handlers that act, and then fail at a lock or a record of their own.

@@ -293,12 +293,19 @@ async fn what_locks_of_the_handler_raise_is_a_failure_of_the_handler(scene: Scen
 
 async fn a_redirect_of_starlette_is_not_stored(scene: Scene) {
     let provider = Provider::start().await;
-    let server = Server::start(Framework::FastApi, &scene, &provider, None).await;
-    let url = format!("http://127.0.0.1:{}/charges/", server.port);
-    let answer = ask(url, "ann/b".to_owned(), "slash".to_owned(), "1999".to_owned()).await;
-    assert!(answer.status == 307 && answer.location.ends_with("/charges"), "{answer:?}");
-    // It is followed with the same key.
-    server.asks("slash", "1999").await.is_receipt("ch_1", false);
+    let server = Server::start_with(Framework::FastApi, &scene, &provider, None, MORE_TASKS).await;
+    for path in ["/charges", "/charges/of/a%20%22b%22%C3%A9"] {
+        let asks = async |slash: &str| {
+            let url = format!("http://127.0.0.1:{}{path}{slash}", server.port);
+            ask(url, "ann".to_owned(), path.to_owned(), "1999".to_owned()).await
+        };
+        let answer = asks("/").await;
+        assert!(answer.status == 307 && answer.location.ends_with(path), "{answer:?}");
+        // It is followed with the same key.
+        let answer = asks("").await;
+        assert!(answer.status == 201 && !answer.is_replayed, "{answer:?}");
+    }
+    assert_eq!(provider.charges(), 1);
 }
 
 async fn nobody_is_not_served(scene: Scene) {
