@@ -145,15 +145,16 @@ impl QuorumStore {
         known: KnownTo,
         deadline: Instant,
     ) -> Result<RolledBack, StoreError> {
-        let known = match known {
+        let (known, silent) = match known {
             KnownTo::Connection { number, told_for } => {
                 let now = self.pollster.membership.clock.boot();
-                let told_for = self.earlier_leases.told_for(&attempt, told_for, now);
+                let (told_for, silent) = self.earlier_leases.told_for(&attempt, told_for, now);
                 // A server whose clock is fast must not end what was told before its time.
                 let drift_ms = if told_for.is_zero() { 0 } else { drift(whole_ms(told_for)) };
-                KnownTo::Connection { number, told_for: told_for + Duration::from_millis(drift_ms) }
+                let told_for = told_for + Duration::from_millis(drift_ms);
+                (KnownTo::Connection { number, told_for }, silent)
             }
-            KnownTo::Nobody => KnownTo::Nobody,
+            KnownTo::Nobody => (KnownTo::Nobody, Vec::new()),
         };
         let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
         let life_ms = self.mark_ttl.as_millis().to_string();
@@ -161,11 +162,22 @@ impl QuorumStore {
             KnownTo::Connection { number, .. } => number.get(),
             KnownTo::Nobody => 0,
         };
-        let args =
-            vec![token.to_string(), attempt.to_string(), life_ms, known_arg(known), told_of.to_string()];
-        let call = self.call(&scripts::ROLL_BACK, key, self.keys_of(key, token), args, Until::Always);
-        let call = Arc::new(call);
-        let mut poll = self.pollster.ask(&call, deadline);
+        let calling = |known| {
+            let by = [token.to_string(), attempt.to_string()];
+            let terms = [life_ms.clone(), known_arg(known), told_of.to_string()];
+            let args = by.into_iter().chain(terms).collect();
+            Arc::new(self.call(&scripts::ROLL_BACK, key, self.keys_of(key, token), args, Until::Always))
+        };
+        let call = calling(known);
+        let is_silent = |index: usize| silent.get(index) == Some(&true);
+        let mut poll = self.pollster.ask_some(&call, deadline, |index| !is_silent(index));
+        if silent.contains(&true)
+            && let KnownTo::Connection { number, .. } = known
+        {
+            let keeping =
+                calling(KnownTo::Connection { number, told_for: self.pollster.membership.longest() });
+            self.pollster.see_through(&keeping, self.pollster.ask_some(&keeping, deadline, is_silent));
+        }
         poll.decide(deadline, |answers| (count(answers, 1) >= quorum).then_some(())).await;
         if poll.heard().count() < quorum {
             return Err(poll.too_few());
@@ -249,20 +261,22 @@ impl QuorumStore {
         // What has come meanwhile counts as well.
         poll.decide(Instant::now(), |_| None::<()>).await;
         let (number, claim) = (lease.fencing_token, request.attempt.claim());
-        let told_for = told_before(&poll.answers, number).filter(|_| is_only_vote);
+        let (told_for, silent) = told_before(&poll.answers, number);
         let membership = self.pollster.membership.clone();
         let now = membership.clock.boot();
         let claimed_until = now + Duration::from_millis(lease.left_ms);
-        // Some server may have claimed it without an answer, and nothing is known of the lease there.
-        let told_until = now + told_for.unwrap_or_else(|| membership.longest());
-        self.earlier_leases.note(claim, EarlierLease { claimed_until, told_until }, now);
-        if told_for.is_none() && is_only_vote {
+        // By another vote a server may have claimed it later, over a lease of which nothing is known here.
+        let told_for = told_for.filter(|_| is_only_vote).unwrap_or_else(|| membership.longest());
+        let is_complete = !silent.contains(&true);
+        let earlier = EarlierLease { claimed_until, told_until: now + told_for, silent };
+        self.earlier_leases.note(claim, earlier, now);
+        if !is_complete {
             let earlier_leases = self.earlier_leases.clone();
             tokio::spawn(async move {
                 poll.rest().await;
-                if let Some(told_for) = told_before(&poll.answers, number) {
-                    earlier_leases.end_by(&claim, membership.clock.boot() + told_for);
-                }
+                let (told_for, silent) = told_before(&poll.answers, number);
+                let told_until = membership.clock.boot() + told_for.unwrap_or_default();
+                earlier_leases.complete(&claim, told_until, silent);
             });
         }
         Ok(lease)

@@ -87,31 +87,35 @@ pub(super) fn most_held(answers: &[Option<MemberAnswer>], quorum: usize) -> Opti
     held_locks(answers, |_| true).into_iter().find(|held| held.count() >= quorum)
 }
 
-/// For how long a lease of this number runs that its token may have been told of before its claim, by the servers' answers to that;
-/// `None` where one may have claimed it and has not said so.
-pub(super) fn told_before(answers: &[Option<MemberAnswer>], number: FencingToken) -> Option<Duration> {
-    let is_certain = |answer: &_| matches!(answer, Some(Ok(_) | Err(Silence::Out(_))));
-    if !answers.iter().all(is_certain) {
-        return None;
-    }
+/// For how long a lease of this number runs that its token may have been told of before its claim, by the servers that have answered
+/// that; and which others may have claimed it.
+pub(super) fn told_before(
+    answers: &[Option<MemberAnswer>],
+    number: FencingToken,
+) -> (Option<Duration>, Vec<bool>) {
     let claimed = held_locks(answers, |reply| reply.outcome == 1);
-    let lease = claimed.iter().find(|held| held.lease.fencing_token == number)?.by(1)?;
-    Some(Duration::from_millis(relied_on(lease.left_ms)))
+    let lease = claimed.iter().find(|held| held.lease.fencing_token == number).and_then(|held| held.by(1));
+    let is_silent = |answer: &_| !matches!(answer, Some(Ok(_) | Err(Silence::Out(_))));
+    let told_for = lease.map(|lease| Duration::from_millis(relied_on(lease.left_ms)));
+    (told_for, answers.iter().map(is_silent).collect())
 }
 
 /// By the claim of a connection, what its token may have been told of before.
 ///
 /// The lease of a claim is what most servers hold the lock for. One that was told before may be longer: the servers that held the
-/// lock for it need not be those that answer the claim. But any majority shares a server with them.
+/// lock for it need not be those that answer the claim. Each server that has answered it says how long it held the lock. One that
+/// has not must keep it.
 #[derive(Clone, Default)]
 pub(super) struct EarlierLeases(Arc<Mutex<HashMap<Attempt, EarlierLease>>>);
 
-/// Both by the time since boot.
+/// Both times are since boot.
 pub(super) struct EarlierLease {
     /// When the lease of the claim is over, as it was answered.
     pub(super) claimed_until: Duration,
     /// When the last lease is over that the token may have been told of.
     pub(super) told_until: Duration,
+    /// For each server whether it may have claimed the lock without an answer.
+    pub(super) silent: Vec<bool>,
 }
 
 impl EarlierLeases {
@@ -124,20 +128,27 @@ impl EarlierLeases {
         all.insert(claim, lease);
     }
 
-    /// Notes that no lease that was told before lasts longer.
-    pub(super) fn end_by(&self, claim: &Attempt, until: Duration) {
+    /// Notes what servers have said that answered late.
+    pub(super) fn complete(&self, claim: &Attempt, told_until: Duration, silent: Vec<bool>) {
         if let Some(lease) = self.0.lock().get_mut(claim) {
-            lease.told_until = lease.told_until.min(until);
+            (lease.told_until, lease.silent) = (lease.told_until.max(told_until), silent);
         }
     }
 
-    /// For how long leases run that were told before, where the gateway relies on the lease of the claim for that. Where it knows
-    /// of a shorter one, it stays with that.
-    pub(super) fn told_for(&self, claim: &Attempt, known_for: Duration, now: Duration) -> Duration {
+    /// For how long leases run that were told before, where the gateway relies on the lease of the claim for that; where it knows of
+    /// a shorter one, it stays with that. And which servers must keep the lock, if any.
+    pub(super) fn told_for(
+        &self,
+        claim: &Attempt,
+        known_for: Duration,
+        now: Duration,
+    ) -> (Duration, Vec<bool>) {
         let until = now + known_for + Duration::from_millis(UNEVEN_MS);
         let all = self.0.lock();
-        let lease = all.get(claim).filter(|lease| lease.claimed_until <= until);
-        lease.map_or(known_for, |lease| known_for.max(lease.told_until.saturating_sub(now)))
+        match all.get(claim).filter(|lease| lease.claimed_until <= until) {
+            Some(lease) => (known_for.max(lease.told_until.saturating_sub(now)), lease.silent.clone()),
+            None => (known_for, Vec::new()),
+        }
     }
 
     pub(super) fn forget(&self, claim: &Attempt) {
