@@ -115,7 +115,7 @@ async fn a_server_with_replicas_may_fail_over_to_them() {
     // A replica that has caught up counts only once the primary has heard from it, which is within a second.
     eventually("the replica counts", async || primary.info("min_slaves_good_slaves").await == "1").await;
     let page = check(&["--store", primary.url()]).1;
-    assert_eq!(row(&page, "replicas"), "1 connected, min-replicas-to-write is set, and 1 keep up");
+    assert_eq!(row(&page, "replicas"), "1 connected, min-replicas-to-write is 1, and 1 keep up");
     assert_eq!(row(&page, "I2  fencing tokens grow"), "holds", "{page}");
     assert!(row(&page, "I3  one holder at a time").contains("a replica is promoted"), "{page}");
     let page = check(&["--store", primary.url(), "--replicas-ack", "1"]).1;

@@ -221,7 +221,7 @@ async fn a_primary_that_could_go_on_alone_is_warned_of() {
     let unguarded = "a primary that is cut off can go on granting";
     let page = check();
     assert!(
-        page.contains("min-replicas-to-write is set, and 2 keep up") && !page.contains(unguarded),
+        page.contains("min-replicas-to-write is 2, and 2 keep up") && !page.contains(unguarded),
         "{page}"
     );
     assert!(page.contains("by the word of all sentinels, config-epoch 0"), "{page}");

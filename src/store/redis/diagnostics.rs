@@ -371,7 +371,10 @@ fn eviction(profile: &Profile) -> String {
 
 fn replicas(profile: &Profile, config: &Config) -> String {
     let guard = match (profile.lacks_guard(config), profile.good_replicas) {
-        (None, Some(good)) => format!("min-replicas-to-write is set, and {good} keep up"),
+        (None, Some(good)) => {
+            let needed = config.min_replicas.map_or_else(|| "set".to_owned(), |needed| needed.to_string());
+            format!("min-replicas-to-write is {needed}, and {good} keep up")
+        }
         (reason, _) => reason.unwrap_or_default(),
     };
     format!("{} connected, {guard}", profile.replicas)

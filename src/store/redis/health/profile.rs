@@ -96,6 +96,7 @@ impl Profile {
     pub(crate) fn lacks_guard(&self, config: &Config) -> Option<String> {
         let replicas = self.replicas;
         match (self.good_replicas, config.min_replicas) {
+            (None, Some(1..)) => Some("min-replicas-max-lag is 0".to_owned()),
             (None, _) => Some("min-replicas-to-write is 0".to_owned()),
             (Some(_), _) if self.is_deaf_in_scripts => {
                 Some("Redis before 6.2.7 does not heed min-replicas-to-write in scripts".to_owned())
@@ -232,6 +233,7 @@ mod tests {
         assert!(lacks(3, Some(3), Some(2)).contains("is 2, and 2 of 3 replicas may be cut off with"));
         assert!(lacks(2, Some(2), None).contains("is at least 2, the number of replicas, is not known"));
         assert_eq!(lacks(2, None, Some(0)), "min-replicas-to-write is 0");
+        assert_eq!(lacks(2, None, Some(2)), "min-replicas-max-lag is 0");
     }
 
     #[test]
