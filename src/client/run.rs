@@ -45,7 +45,7 @@ use supervisor::{CommandState, CommandSupervisor, End};
 use turn::{Cause, NotTaken};
 
 /// What a command finds of its own lock or its own work only. `ONCE_EARLIER` is left as it is found: within `once`, it warns
-/// the command of `run` of work that may be done already, and nobody claims with it.
+/// the command of `run` of work that may be done already. It is no number to claim with.
 const OWN_VARIABLES: [&str; 5] = ["LOCK_KEY", "LOCK_SLOT", "FENCING_TOKEN", "LEASE_TOKEN", "ONCE_KEY"];
 /// What the command finds of each of several locks, with its number behind.
 const NAMES_OF_SEVERAL: [&str; 3] = ["LOCK_KEY", "FENCING_TOKEN", "LOCK_SLOT"];
