@@ -73,8 +73,10 @@ impl Disk {
 
     /// The same of a file that is locked: a process that closes it may cut it before that.
     pub(super) fn at(path: &Path, backend: impl StorageBackend, file: File) -> io::Result<Self> {
-        // A relative one leads elsewhere once the working directory is renamed.
-        let path = &path::absolute(path)?;
+        // A relative one leads elsewhere once the working directory is renamed. It is kept where this user may not enter all
+        // directories above that.
+        let absolute = path::absolute(path).ok().filter(|absolute| fs::metadata(absolute).is_ok());
+        let path = absolute.as_deref().unwrap_or(path);
         let mut disk = Self::new(path, backend, Some(file));
         let length = disk.backend.len()?;
         let head = vec![0; HEAD_BYTES.min(usize::try_from(length).unwrap_or(HEAD_BYTES))];

@@ -168,16 +168,16 @@ impl QuorumStore {
             let args = by.into_iter().chain(terms).collect();
             Arc::new(self.call(&scripts::ROLL_BACK, key, self.keys_of(key, token), args, Until::Always))
         };
-        let call = calling(known);
-        let is_silent = |index: usize| silent.get(index) == Some(&true);
-        let mut poll = self.pollster.ask_some(&call, deadline, |index| !is_silent(index));
-        if silent.contains(&true)
-            && let KnownTo::Connection { number, .. } = known
-        {
-            let keeping =
-                calling(KnownTo::Connection { number, told_for: self.pollster.membership.longest() });
-            self.pollster.see_through(&keeping, self.pollster.ask_some(&keeping, deadline, is_silent));
-        }
+        let keeping = match known {
+            KnownTo::Connection { number, .. } => {
+                KnownTo::Connection { number, told_for: self.pollster.membership.longest() }
+            }
+            KnownTo::Nobody => KnownTo::Nobody,
+        };
+        let (call, keeping) = (calling(known), calling(keeping));
+        let call_for =
+            move |index: usize| if silent.get(index) == Some(&true) { &keeping } else { &call }.clone();
+        let mut poll = self.pollster.ask_each(deadline, |index| Some(call_for(index)));
         poll.decide(deadline, |answers| (count(answers, 1) >= quorum).then_some(())).await;
         if poll.heard().count() < quorum {
             return Err(poll.too_few());
@@ -193,7 +193,7 @@ impl QuorumStore {
             () => RolledBack::Nothing,
         };
         self.earlier_leases.forget(&attempt);
-        self.pollster.see_through(&call, poll);
+        self.pollster.see_each_through(poll, call_for);
         Ok(rolled_back)
     }
 
@@ -268,7 +268,8 @@ impl QuorumStore {
         // By another vote a server may have claimed it later, over a lease of which nothing is known here.
         let told_for = told_for.filter(|_| is_only_vote).unwrap_or_else(|| membership.longest());
         let is_complete = !silent.contains(&true);
-        let earlier = EarlierLease { claimed_until, told_until: now + told_for, silent };
+        let silent_until = now + membership.longest();
+        let earlier = EarlierLease { claimed_until, told_until: now + told_for, silent, silent_until };
         self.earlier_leases.note(claim, earlier, now);
         if !is_complete {
             let earlier_leases = self.earlier_leases.clone();

@@ -102,11 +102,24 @@ impl Pollster {
         deadline: Instant,
         wanted: impl Fn(usize) -> bool,
     ) -> Inquiry {
+        self.ask_each(deadline, |index| wanted(index).then(|| call.clone()))
+    }
+
+    /// Asks each server what is for it, if anything is.
+    pub(super) fn ask_each(
+        &self,
+        deadline: Instant,
+        call_for: impl Fn(usize) -> Option<Arc<MemberCall>>,
+    ) -> Inquiry {
         let calls = Calls(FuturesUnordered::new());
-        let asked: Vec<_> = (0..self.membership.members.len()).map(wanted).collect();
-        for (index, member) in self.membership.members.iter().enumerate().filter(|(index, _)| asked[*index]) {
-            let (member, call) = (member.clone(), call.clone());
-            calls.0.push(Box::pin(async move { (index, member.run(&call, deadline).await) }));
+        let mut asked = Vec::new();
+        for (index, member) in self.membership.members.iter().enumerate() {
+            let call = call_for(index);
+            asked.push(call.is_some());
+            if let Some(call) = call {
+                let member = member.clone();
+                calls.0.push(Box::pin(async move { (index, member.run(&call, deadline).await) }));
+            }
         }
         let answers = self.membership.members.iter().map(|_| None).collect();
         Inquiry { membership: self.membership.clone(), calls, answers, asked, asked_at: Instant::now() }
@@ -114,13 +127,23 @@ impl Pollster {
 
     /// Has every server that was asked and did nothing yet do it after all, in the background, for at most as long as a
     /// lease can last.
-    pub(super) fn see_through(&self, call: &Arc<MemberCall>, mut poll: Inquiry) {
-        let (this, call) = (self.clone(), call.clone());
+    pub(super) fn see_through(&self, call: &Arc<MemberCall>, poll: Inquiry) {
+        let call = call.clone();
+        self.see_each_through(poll, move |_| call.clone());
+    }
+
+    /// The same where each server was asked what is for it.
+    pub(super) fn see_each_through(
+        &self,
+        mut poll: Inquiry,
+        call_for: impl Fn(usize) -> Arc<MemberCall> + Send + 'static,
+    ) {
+        let this = self.clone();
         tokio::spawn(async move {
             poll.rest().await;
             for (index, answer) in poll.answers.iter().enumerate() {
                 if matches!(answer, Some(Err(_))) {
-                    this.see_through_at(index, call.clone());
+                    this.see_through_at(index, call_for(index));
                 }
             }
         });

@@ -114,8 +114,16 @@ pub(super) struct EarlierLease {
     pub(super) claimed_until: Duration,
     /// When the last lease is over that the token may have been told of.
     pub(super) told_until: Duration,
-    /// For each server whether it may have claimed the lock without an answer.
+    /// For each server whether it may have claimed the lock without an answer,
     pub(super) silent: Vec<bool>,
+    /// and when any lease is over that it may have had then.
+    pub(super) silent_until: Duration,
+}
+
+impl EarlierLease {
+    fn has_silent(&self, now: Duration) -> bool {
+        self.silent.contains(&true) && now < self.silent_until
+    }
 }
 
 impl EarlierLeases {
@@ -123,7 +131,7 @@ impl EarlierLeases {
         let mut all = self.0.lock();
         // Before it grows, and no more often: a client may repeat itself many times.
         if all.len() == all.capacity() {
-            all.retain(|_, lease| lease.told_until > now);
+            all.retain(|_, lease| lease.told_until > now || lease.has_silent(now));
         }
         all.insert(claim, lease);
     }
@@ -146,12 +154,46 @@ impl EarlierLeases {
         let until = now + known_for + Duration::from_millis(UNEVEN_MS);
         let all = self.0.lock();
         match all.get(claim).filter(|lease| lease.claimed_until <= until) {
-            Some(lease) => (known_for.max(lease.told_until.saturating_sub(now)), lease.silent.clone()),
+            Some(lease) => {
+                let silent = if lease.has_silent(now) { lease.silent.clone() } else { Vec::new() };
+                (known_for.max(lease.told_until.saturating_sub(now)), silent)
+            }
             None => (known_for, Vec::new()),
         }
     }
 
     pub(super) fn forget(&self, claim: &Attempt) {
         self.0.lock().remove(claim);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_may_hold_what_was_told_is_remembered_while_others_come_and_go() {
+        let seconds = Duration::from_secs;
+        let all = EarlierLeases::default();
+        let lease = |silent: bool, now: Duration| EarlierLease {
+            claimed_until: now + seconds(4),
+            told_until: now + seconds(4),
+            silent: vec![false, silent, false],
+            silent_until: now + seconds(300),
+        };
+        let claim = Attempt::generate();
+        all.note(claim, lease(true, Duration::ZERO), Duration::ZERO);
+        for _ in 0..1_000 {
+            all.note(Attempt::generate(), lease(false, seconds(5)), seconds(5));
+        }
+        let told_for = |now| all.told_for(&claim, Duration::ZERO, now);
+        assert_eq!(told_for(seconds(6)), (Duration::ZERO, vec![false, true, false]));
+        // Nothing that it may have had lasts longer.
+        assert_eq!(told_for(seconds(300)), (Duration::ZERO, Vec::new()));
+        // The others are not kept.
+        for _ in 0..2_000 {
+            all.note(Attempt::generate(), lease(false, seconds(10)), seconds(10));
+        }
+        assert!(all.0.lock().len() < 2_900);
     }
 }
