@@ -155,10 +155,10 @@ impl Turn<'_> {
         let mut longest_slice = if self.progress.is_seen() { WATCHED_SLICE } else { slice };
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut may_go_past = true;
-        let mut may_wait = true;
+        let mut may_not_wait = false;
         loop {
             let asked_at = boottime();
-            let is_kept_out = !std::mem::replace(&mut may_wait, true);
+            let is_kept_out = std::mem::take(&mut may_not_wait);
             let left = if is_kept_out { Duration::ZERO } else { wait_ends_at.saturating_sub(asked_at) };
             let (wait, patience) = if self.contact == Contact::Answered {
                 (longest_slice.min(left), longest_slice.min(left) + answer_may_take)
@@ -227,7 +227,7 @@ impl Turn<'_> {
                     }
                 }
                 // The same gateway says whether another client has the lock, or why none can.
-                AcquireAnswer::MayNotWait(_) => may_wait = false,
+                AcquireAnswer::MayNotWait(_) => may_not_wait = true,
                 AcquireAnswer::NotNow(trouble) => {
                     let reason = trouble.reason.clone();
                     let have_all_failed = self.gateways.failed(number, trouble);
