@@ -58,6 +58,8 @@ pub use settings::{OnceMemory, RedisSettings, Risk};
 const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
 /// So many begins are under way at once. Each may be answered by a result, and Redis has to find memory for all answers that wait.
 const MOST_BEGINS: usize = 96;
+/// So many long results are read at once. Each may have 1 MiB, of which the server's limit for unread answers knows nothing yet.
+const MOST_RESULTS_READ: usize = 8;
 /// How long a check that failed counts if no request asks again. Most balancers ask more often.
 const FAILED_CHECK_COUNTS_FOR: Duration = Duration::from_secs(30);
 
@@ -77,6 +79,8 @@ pub struct RedisStore {
     fast_path: FastPath,
     /// Begins that may be under way.
     begins: Semaphore,
+    /// Long results that may be read.
+    results_read: Semaphore,
 }
 
 /// What is kept between one answer to "can it be used?" and the next.
@@ -138,6 +142,7 @@ impl RedisStore {
             }),
             fast_path: FastPath::new(),
             begins: Semaphore::new(MOST_BEGINS),
+            results_read: Semaphore::new(MOST_RESULTS_READ),
         })
     }
 

@@ -272,6 +272,9 @@ impl RedisStore {
         told: &RecordReply,
         deadline: Instant,
     ) -> Result<Stored, StoreError> {
+        let Ok(_turn) = timeout_at(deadline, self.results_read.acquire()).await else {
+            return Err(StoreError::Unavailable("too many results are read at this moment".to_owned()));
+        };
         let record = &self.keys.once(key);
         let read = self.step(self.keys.bucket_of(key), false, deadline, |link, is_asking| async move {
             let get = redis::cmd("GET").arg(record).take();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencepost::clock::Clock;
-use fencepost::lock::{Acquired, FencingToken, LockKey, Ticket, TokenHash};
+use fencepost::lock::{Acquired, FencingToken, LockKey, Slots, Ticket, TokenHash};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::redis::{RedisSettings, RedisStore};
 use fencepost::store::{
@@ -177,7 +177,7 @@ impl Pair {
     async fn play_at(&mut self, key: &LockKey, steps: &[Step]) -> Result<(), String> {
         let (mut told, mut known) = (Told::default(), Known::default());
         // What was sent first, by the number that its copies share.
-        let mut sent: HashMap<usize, Option<(Request, Request)>> = HashMap::new();
+        let mut sent: HashMap<(usize, Option<Slots>), Option<(Request, Request)>> = HashMap::new();
         for step in steps {
             // No two commands come at the same time.
             self.clock.0.fetch_add(1, Ordering::SeqCst);
@@ -185,7 +185,8 @@ impl Pair {
             match &step.what {
                 What::Pass(ms) => self.pass(*ms).await,
                 What::Ask { request, gateway, fate } => {
-                    let requests = sent.entry(step.id).or_insert_with(|| told.resolve(request, key));
+                    let slots = request.lock_request().map(|lock| lock.terms.slots);
+                    let requests = sent.entry((step.id, slots)).or_insert_with(|| told.resolve(request, key));
                     let Some(requests) = requests.as_ref().filter(|_| *fate != Fate::Lost) else { continue };
                     let replies = self.ask(*gateway, requests).await?;
                     let numbers = agree(replies, &mut known).map_err(|what| format!("{step}\n{what}"))?;

@@ -1,5 +1,6 @@
 //! What happens in a sequence.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub const PASSES_MS: [u64; 4] = [1_200, 6_000, 12_000, 36_000];
 const TTLS_MS: [u64; 3] = [3_000, 15_000, 45_000];
 const MAX_HOLDS_MS: [u64; 2] = [8_700, 27_900];
 const MIN_HOLDS_MS: [u64; 2] = [4_500, 18_900];
-/// How many may hold the lock, as requests say: each attempt the same whenever it asks.
+/// How many may hold the lock, as requests say: mostly each attempt the same whenever it asks.
 const SLOTS: [u16; 5] = [1, 2, 3, 2, 1];
 const TOLD_FOR_MS: [u64; 3] = [0, 5_400, 42_600];
 pub const TICKET_TTL: Duration = Duration::from_millis(9_900);
@@ -29,6 +30,10 @@ pub const MOST_WAITERS: usize = 2;
 const TOKENS: u8 = 3;
 /// Of each token as many of a plain request, and as many of a connection.
 const ATTEMPTS: u8 = 2;
+/// Of a hundred requests, where those of each kind end.
+const KINDS_END: [usize; 11] = [12, 16, 40, 54, 62, 70, 80, 89, 93, 96, 100];
+/// The kind that has a client wait.
+const WAITING: usize = 2;
 const MOST_AT_ONCE: usize = 6;
 const STEPS: std::ops::RangeInclusive<usize> = 8..=16;
 
@@ -81,9 +86,10 @@ impl fmt::Display for Step {
 pub fn draw(seed: u64, number: u64) -> Vec<Step> {
     let mut random = StdRng::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut steps: Vec<Step> = Vec::new();
+    let kinds = kinds(&mut random);
     for id in 0..random.random_range(STEPS) {
         let copied = steps.choose(&mut random).filter(|_| random.random_bool(0.1)).cloned();
-        let step = copied.unwrap_or_else(|| Step { id, what: something(&mut random) });
+        let step = copied.unwrap_or_else(|| Step { id, what: something(kinds, &mut random) });
         steps.push(match step.what {
             // It arrives, late.
             What::Ask { request, gateway, .. } if step.id != id => {
@@ -99,7 +105,27 @@ pub fn draw(seed: u64, number: u64) -> Vec<Step> {
         _ => {}
     };
     steps.iter_mut().for_each(is_asked);
+    ask_as_before(&mut steps);
     steps
+}
+
+/// Who has a place in the line asks for what it came with: a gateway asks again with one and the same request.
+pub fn ask_as_before(steps: &mut [Step]) {
+    let mut came_with = HashMap::new();
+    for step in steps {
+        match &mut step.what {
+            What::Ask { request: Request::Enqueue(Enqueue { lock, .. }), .. } => {
+                came_with.insert(lock.attempt, lock.terms.slots);
+            }
+            What::Ask {
+                request: Request::Poll(Poll(lock)) | Request::LastPoll(LastPoll { lock, .. }),
+                ..
+            } => {
+                lock.terms.slots = came_with.get(&lock.attempt).copied().unwrap_or(lock.terms.slots);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Asks for a lock that has one holder at a time.
@@ -114,7 +140,7 @@ fn alone(request: &mut Request) {
     }
 }
 
-fn something(random: &mut StdRng) -> What {
+fn something(kinds: u16, random: &mut StdRng) -> What {
     if random.random_bool(0.18) {
         return What::Pass(one(random, &PASSES_MS));
     }
@@ -126,18 +152,30 @@ fn something(random: &mut StdRng) -> What {
         1..3 => Fate::AnswerLost,
         _ => Fate::Answered,
     };
-    What::Ask { request: request(random), gateway: random.random_range(0..2), fate }
+    What::Ask { request: request(kinds, random), gateway: random.random_range(0..2), fate }
 }
 
-fn request(random: &mut StdRng) -> Request {
-    let lock = lock(random);
+/// Which kinds of requests a sequence has: all, or some of them, so that they meet each other more often (swarm testing, by
+/// Groce and others, 2012).
+fn kinds(random: &mut StdRng) -> u16 {
+    let some = random.random::<u16>() | 1 << WAITING;
+    if random.random_bool(0.5) { u16::MAX } else { some }
+}
+
+fn request(kinds: u16, random: &mut StdRng) -> Request {
+    let mut lock = lock(random);
+    if random.random_bool(0.15) {
+        lock.terms.slots = Slots::new(*SLOTS.choose(random).unwrap()).unwrap();
+    }
     let (key, token, attempt, ttl) = (lock.key.clone(), lock.token, lock.attempt, lock.ttl);
     let ticket = match random.random_range(0..4) {
         0 => TicketAfter::Removed,
         1 => TicketAfter::KeptAt(any_ticket(random)),
         _ => TicketAfter::Kept,
     };
-    match random.random_range(0..100) {
+    let is_had = |share: &usize| kinds & 1 << KINDS_END.partition_point(|end| end <= share) != 0;
+    let share = std::iter::repeat_with(|| random.random_range(0..100)).find(is_had).unwrap();
+    match share {
         0..12 => Try(lock).into(),
         12..16 => Confirm(lock).into(),
         16..40 => {
@@ -186,6 +224,10 @@ fn request(random: &mut StdRng) -> Request {
 fn at_once(random: &mut StdRng) -> Vec<Request> {
     let (kind, count) = (random.random_range(0..4), random.random_range(2..=MOST_AT_ONCE));
     let locks = (0..count).map(|_| lock(random)).collect::<Vec<_>>().into_iter();
+    // Of two requests of a token with other slots, the one that comes second is told so.
+    let mut asked: HashMap<TokenHash, Slots> = HashMap::new();
+    let mut is_first =
+        |lock: &LockRequest| *asked.entry(lock.token).or_insert(lock.terms.slots) == lock.terms.slots;
     let ttl = Ttl::from_ms(one(random, &TTLS_MS)).unwrap();
     let of_kind = |mut lock: LockRequest| {
         lock.ttl = ttl;
@@ -197,7 +239,7 @@ fn at_once(random: &mut StdRng) -> Vec<Request> {
             _ => Try(lock).into(),
         }
     };
-    locks.filter(|lock| lock.terms.slots > Slots::ONE).map(of_kind).collect()
+    locks.filter(|lock| lock.terms.slots > Slots::ONE && is_first(lock)).map(of_kind).collect()
 }
 
 fn lock(random: &mut StdRng) -> LockRequest {
