@@ -1,18 +1,23 @@
-//! Ending a lease on most servers: by its token, which is a release, or by its number, which breaks the lock.
+//! Ending a lease on most servers: by its token, which is a release, by its number, which breaks the lock, or by its attempt, which
+//! rolls it back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
 use super::QuorumStore;
 use super::member::fast_path::{FreeOwn, Shortcut};
 use super::member::{MemberAnswer, MemberCall, Until};
-use super::poll::heard;
-use super::reports::count;
+use super::poll::{Inquiry, heard};
+use super::reports::{count, drift};
 use super::scripts;
-use crate::lock::{Broken, Ended, FencingToken, LockKey, ReleaseEffect, Released, TokenHash};
-use crate::store::redis::scripts::ScriptReply;
-use crate::store::{AnswerTo, Break, StoreError, Tombstone};
+use crate::clock::whole_ms;
+use crate::lock::{
+    Attempt, Broken, Ended, FencingToken, LockKey, ReleaseEffect, Released, RolledBack, TokenHash,
+};
+use crate::store::redis::scripts::{ScriptReply, known as known_arg};
+use crate::store::{AnswerTo, Break, KnownTo, StoreError, Tombstone};
 
 impl QuorumStore {
     /// Frees a token on all servers, and with it the lock. `has_left` says that it stood in the wait queue: then it was released,
@@ -158,6 +163,82 @@ impl QuorumStore {
         // It may have been released just before.
         Ok(if has_ended { Broken::Broken(lease) } else { Broken::NotHeld })
     }
+
+    /// Rolls an attempt back on all servers. If no client was told of the attempt, it says that the attempt is over
+    /// only if that is certain.
+    pub(super) async fn roll_back_all(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        known: KnownTo,
+        deadline: Instant,
+    ) -> Result<RolledBack, StoreError> {
+        let (known, silent) = match known {
+            KnownTo::Connection { number, told_for } => {
+                let now = self.pollster.membership.clock.boot();
+                let (told_for, silent) = self.earlier_leases.told_for(&attempt, told_for, now);
+                // A server whose clock is fast must not end what was told before its time.
+                let drift_ms = if told_for.is_zero() { 0 } else { drift(whole_ms(told_for)) };
+                let told_for = told_for + Duration::from_millis(drift_ms);
+                (KnownTo::Connection { number, told_for }, silent)
+            }
+            KnownTo::Nobody => (KnownTo::Nobody, Vec::new()),
+        };
+        let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
+        let calling = |known| Arc::new(self.rolling_back(key, token, attempt, known));
+        let keeping = match known {
+            KnownTo::Connection { number, .. } => {
+                KnownTo::Connection { number, told_for: self.pollster.membership.longest() }
+            }
+            KnownTo::Nobody => KnownTo::Nobody,
+        };
+        let (call, keeping) = (calling(known), calling(keeping));
+        let call_for =
+            move |index: usize| if silent.get(index) == Some(&true) { &keeping } else { &call }.clone();
+        let mut poll = self.pollster.ask_each(deadline, |index| Some(call_for(index)));
+        poll.decide(deadline, |answers| (count(answers, 1) >= quorum).then_some(())).await;
+        if poll.heard().count() < quorum {
+            return Err(poll.too_few());
+        }
+        // A lock that a client was told of is pinned on most servers, and these have deleted it on some of those.
+        let rolled_back = match () {
+            () if count(&poll.answers, 1) >= blocking => {
+                RolledBack::Ended { kept_ms: by_most(&poll, 1, quorum) }
+            }
+            () if count(&poll.answers, 2) >= blocking => {
+                RolledBack::LeftToToken { left_ms: by_most(&poll, 2, quorum) }
+            }
+            () => RolledBack::Nothing,
+        };
+        self.earlier_leases.forget(&attempt);
+        self.pollster.see_each_through(poll, call_for);
+        Ok(rolled_back)
+    }
+
+    pub(super) fn rolling_back(
+        &self,
+        key: &LockKey,
+        token: &TokenHash,
+        attempt: Attempt,
+        known: KnownTo,
+    ) -> MemberCall {
+        let told_of = match known {
+            KnownTo::Connection { number, .. } => number.get(),
+            KnownTo::Nobody => 0,
+        };
+        let (by, life_ms) = ([token.to_string(), attempt.to_string()], self.mark_ttl.as_millis().to_string());
+        let args = by.into_iter().chain([life_ms, known_arg(known), told_of.to_string()]).collect();
+        self.call(&scripts::ROLL_BACK, key, self.keys_of(key, token), args, Until::Always)
+    }
+}
+
+/// For how long most servers, or all that gave this answer to a take-back, keep the lock.
+fn by_most(poll: &Inquiry, outcome: i64, quorum: usize) -> u64 {
+    let given = poll.heard().filter(|reply| reply.outcome == outcome);
+    let mut lasting_ms: Vec<u64> = given.filter_map(|reply| reply.field(0)).collect();
+    lasting_ms.sort_unstable_by(|a, b| b.cmp(a));
+    lasting_ms.get(quorum - 1).or(lasting_ms.last()).copied().unwrap_or(0)
 }
 
 /// What servers are to answer to a release.

@@ -9,12 +9,12 @@ use super::QuorumStore;
 use super::member::{MemberAnswer, MemberCall, Silence, Until};
 use super::poll::{FIRST_PAUSE, Inquiry, LONGEST_PAUSE, Pollster, heard};
 use super::reports::{
-    EarlierLease, ReportedLock, UNEVEN_MS, count, drift, held_locks, most_held, relied_on, told_before,
+    ClaimedBy, EarlierLease, ReportedLock, UNEVEN_MS, count, held_locks, most_held, relied_on, told_before,
 };
 use super::scripts;
-use crate::clock::{Backoff, whole_ms};
-use crate::lock::{Attempt, FencingToken, Lease, LockKey, Renewed, RolledBack, TokenHash, Ttl};
-use crate::store::redis::scripts::{Script, ScriptReply, known as known_arg, renewer};
+use crate::clock::Backoff;
+use crate::lock::{Attempt, FencingToken, Lease, LockKey, Renewed, TokenHash, Ttl};
+use crate::store::redis::scripts::{Script, ScriptReply, renewer};
 use crate::store::{KnownTo, LockRequest, Renew, Renewer, StoreError};
 
 impl QuorumStore {
@@ -135,68 +135,6 @@ impl QuorumStore {
         Arc::new(self.call(&scripts::INSPECT, key, vec![self.keys.lock(key)], vec![shown], Until::Always))
     }
 
-    /// Rolls an attempt back on all servers. If no client was told of the attempt, it says that the attempt is over
-    /// only if that is certain.
-    pub(super) async fn roll_back_all(
-        &self,
-        key: &LockKey,
-        token: &TokenHash,
-        attempt: Attempt,
-        known: KnownTo,
-        deadline: Instant,
-    ) -> Result<RolledBack, StoreError> {
-        let (known, silent) = match known {
-            KnownTo::Connection { number, told_for } => {
-                let now = self.pollster.membership.clock.boot();
-                let (told_for, silent) = self.earlier_leases.told_for(&attempt, told_for, now);
-                // A server whose clock is fast must not end what was told before its time.
-                let drift_ms = if told_for.is_zero() { 0 } else { drift(whole_ms(told_for)) };
-                let told_for = told_for + Duration::from_millis(drift_ms);
-                (KnownTo::Connection { number, told_for }, silent)
-            }
-            KnownTo::Nobody => (KnownTo::Nobody, Vec::new()),
-        };
-        let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
-        let life_ms = self.mark_ttl.as_millis().to_string();
-        let told_of = match known {
-            KnownTo::Connection { number, .. } => number.get(),
-            KnownTo::Nobody => 0,
-        };
-        let calling = |known| {
-            let by = [token.to_string(), attempt.to_string()];
-            let terms = [life_ms.clone(), known_arg(known), told_of.to_string()];
-            let args = by.into_iter().chain(terms).collect();
-            Arc::new(self.call(&scripts::ROLL_BACK, key, self.keys_of(key, token), args, Until::Always))
-        };
-        let keeping = match known {
-            KnownTo::Connection { number, .. } => {
-                KnownTo::Connection { number, told_for: self.pollster.membership.longest() }
-            }
-            KnownTo::Nobody => KnownTo::Nobody,
-        };
-        let (call, keeping) = (calling(known), calling(keeping));
-        let call_for =
-            move |index: usize| if silent.get(index) == Some(&true) { &keeping } else { &call }.clone();
-        let mut poll = self.pollster.ask_each(deadline, |index| Some(call_for(index)));
-        poll.decide(deadline, |answers| (count(answers, 1) >= quorum).then_some(())).await;
-        if poll.heard().count() < quorum {
-            return Err(poll.too_few());
-        }
-        // A lock that a client was told of is pinned on most servers, and these have deleted it on some of those.
-        let rolled_back = match () {
-            () if count(&poll.answers, 1) >= blocking => {
-                RolledBack::Ended { kept_ms: by_most(&poll, 1, quorum) }
-            }
-            () if count(&poll.answers, 2) >= blocking => {
-                RolledBack::LeftToToken { left_ms: by_most(&poll, 2, quorum) }
-            }
-            () => RolledBack::Nothing,
-        };
-        self.earlier_leases.forget(&attempt);
-        self.pollster.see_each_through(poll, call_for);
-        Ok(rolled_back)
-    }
-
     /// Asks who holds a lock; pins it, if it is `token`.
     pub(super) async fn holder(
         &self,
@@ -248,39 +186,67 @@ impl QuorumStore {
         }
     }
 
-    /// Pins the grant by the claim of a connection, and notes until when a lease may run that the token was told of before.
-    /// `poll` is the vote by which servers have claimed the lock.
+    /// Pins the grant by the claim of a connection, and notes until when a lease may run that the token was told of before it. `vote`
+    /// is the one by which servers have claimed the lock; it may be the only one in which they could.
     pub(super) async fn pin_by_claim(
         &self,
         request: &LockRequest,
-        mut poll: Inquiry,
+        vote: Inquiry,
         is_only_vote: bool,
         deadline: Instant,
     ) -> Result<Lease, StoreError> {
         let lease = self.pin(request, deadline).await?;
+        let (claimed_by, voiding, mut poll) = if is_only_vote {
+            (ClaimedBy::Vote, None, vote)
+        } else {
+            let (call, poll) = self.void(request, deadline).await?;
+            (ClaimedBy::Attempt, Some(call), poll)
+        };
         // What has come meanwhile counts as well.
         poll.decide(Instant::now(), |_| None::<()>).await;
         let (number, claim) = (lease.fencing_token, request.attempt.claim());
-        let (told_for, silent) = told_before(&poll.answers, number);
-        let membership = self.pollster.membership.clone();
-        let now = membership.clock.boot();
-        let claimed_until = now + Duration::from_millis(lease.left_ms);
-        // By another vote a server may have claimed it later, over a lease of which nothing is known here.
-        let told_for = told_for.filter(|_| is_only_vote).unwrap_or_else(|| membership.longest());
+        let (told_for, silent) = told_before(&poll.answers, number, claimed_by);
+        let pollster = self.pollster.clone();
+        let (now, longest) = (pollster.membership.clock.boot(), pollster.membership.longest());
         let is_complete = !silent.contains(&true);
-        let silent_until = now + membership.longest();
-        let earlier = EarlierLease { claimed_until, told_until: now + told_for, silent, silent_until };
+        let earlier = EarlierLease {
+            claimed_until: now + Duration::from_millis(lease.left_ms),
+            told_until: now + told_for.unwrap_or(longest),
+            silent,
+            silent_until: now + longest,
+        };
         self.earlier_leases.note(claim, earlier, now);
         if !is_complete {
             let earlier_leases = self.earlier_leases.clone();
             tokio::spawn(async move {
                 poll.rest().await;
-                let (told_for, silent) = told_before(&poll.answers, number);
-                let told_until = membership.clock.boot() + told_for.unwrap_or_default();
+                let (told_for, silent) = told_before(&poll.answers, number, claimed_by);
+                let told_until = pollster.membership.clock.boot() + told_for.unwrap_or_default();
                 earlier_leases.complete(&claim, told_until, silent);
+                if let Some(call) = voiding {
+                    pollster.see_through(&call, poll);
+                }
             });
         }
         Ok(lease)
+    }
+
+    /// Voids an attempt that has claimed a lock, on most servers: a copy that comes late must not claim it anew. Says by which call,
+    /// and what they have answered.
+    async fn void(
+        &self,
+        request: &LockRequest,
+        deadline: Instant,
+    ) -> Result<(Arc<MemberCall>, Inquiry), StoreError> {
+        let LockRequest { key, token, attempt, .. } = request;
+        let call = Arc::new(self.rolling_back(key, token, *attempt, KnownTo::Nobody));
+        let mut poll = self.pollster.ask(&call, deadline);
+        let quorum = self.pollster.membership.quorum();
+        match poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await {
+            Some(()) => Ok((call, poll)),
+            // Servers have claimed it.
+            None => Err(StoreError::Unknown(poll.too_few().to_string())),
+        }
     }
 
     /// Gives a number up, and all smaller ones of its attempt.
@@ -378,12 +344,4 @@ impl Pollster {
             }
         }
     }
-}
-
-/// For how long most servers, or all that gave this answer to a take-back, keep the lock.
-fn by_most(poll: &Inquiry, outcome: i64, quorum: usize) -> u64 {
-    let given = poll.heard().filter(|reply| reply.outcome == outcome);
-    let mut lasting_ms: Vec<u64> = given.filter_map(|reply| reply.field(0)).collect();
-    lasting_ms.sort_unstable_by(|a, b| b.cmp(a));
-    lasting_ms.get(quorum - 1).or(lasting_ms.last()).copied().unwrap_or(0)
 }

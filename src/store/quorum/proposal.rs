@@ -16,7 +16,7 @@ use super::tally::{Tally, early, held_up_by_clocks, is_too_far_ahead, late, may_
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, Refusal};
 use crate::store::redis::scripts::{flag, terms as terms_args};
-use crate::store::{KnownTo, LockRequest, StoreError};
+use crate::store::{LockRequest, StoreError};
 
 /// The pause after a split vote: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -197,14 +197,9 @@ impl Bid<'_> {
                 if !attempt.is_of_connection() {
                     return Ok(Acquired::AlreadyHeld(self.store.pin(request, deadline).await?));
                 }
-                let is_only_vote = !self.has_strays && self.splits == 0 && !self.is_last;
-                let lease = self.store.pin_by_claim(request, poll, is_only_vote, deadline).await?;
-                if self.proposal.waits {
-                    // As scripts/acquire.lua does where none waits: a copy that comes late must not claim it anew.
-                    let voided =
-                        self.store.roll_back_all(key, token, *attempt, KnownTo::Nobody, self.deadline);
-                    voided.await.map_err(|error| StoreError::Unknown(error.to_string()))?;
-                }
+                let is_first_vote = !self.has_strays && self.splits == 0 && !self.is_last;
+                let has_asked_once = is_first_vote && !self.proposal.waits && !self.proposal.has_waited;
+                let lease = self.store.pin_by_claim(request, poll, has_asked_once, deadline).await?;
                 Ok(Acquired::AlreadyHeld(lease))
             }
             Tally::Held(_) if self.has_strays && !self.give_up().await_most().await => unknown(
@@ -225,6 +220,8 @@ impl Bid<'_> {
                 self.store.free(key, token, Word::Spread, self.deadline).await?;
                 Ok(Acquired::TokenReleased)
             }
+            // By a vote before this one, a server has claimed it.
+            Tally::Voided if self.is_pinned => unknown("some server took the token for the holder"),
             Tally::Voided => {
                 self.give_up().in_background();
                 Ok(Acquired::AttemptVoided)

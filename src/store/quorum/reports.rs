@@ -87,15 +87,30 @@ pub(super) fn most_held(answers: &[Option<MemberAnswer>], quorum: usize) -> Opti
     held_locks(answers, |_| true).into_iter().find(|held| held.count() >= quorum)
 }
 
+/// Where the servers said what they held before a connection claimed it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClaimedBy {
+    /// In the only vote of an attempt. A server that it did not reach claims nothing.
+    Vote,
+    /// When the attempt was voided, which may have asked often. Until a server has heard of that, it may claim by an earlier vote.
+    Attempt,
+}
+
 /// For how long a lease of this number runs that its token may have been told of before its claim, by the servers that have answered
-/// that; and which others may have claimed it.
+/// that; and which others may have claimed it, or may yet.
 pub(super) fn told_before(
     answers: &[Option<MemberAnswer>],
     number: FencingToken,
+    by: ClaimedBy,
 ) -> (Option<Duration>, Vec<bool>) {
-    let claimed = held_locks(answers, |reply| reply.outcome == 1);
+    let outcome = if by == ClaimedBy::Vote { 1 } else { 3 };
+    let claimed = held_locks(answers, |reply| reply.outcome == outcome);
     let lease = claimed.iter().find(|held| held.lease.fencing_token == number).and_then(|held| held.by(1));
-    let is_silent = |answer: &_| !matches!(answer, Some(Ok(_) | Err(Silence::Out(_))));
+    let is_silent = |answer: &_| match answer {
+        Some(Ok(_)) => false,
+        Some(Err(Silence::Out(_))) => by == ClaimedBy::Attempt,
+        _ => true,
+    };
     let told_for = lease.map(|lease| Duration::from_millis(relied_on(lease.left_ms)));
     (told_for, answers.iter().map(is_silent).collect())
 }

@@ -2,7 +2,7 @@
 
 use super::member::{MemberAnswer, Silence};
 use super::poll::{Inquiry, heard};
-use super::reports::{ReportedLock, held_locks};
+use super::reports::{ReportedLock, count, held_locks};
 use crate::lock::Lease;
 use crate::store::StoreError;
 use crate::store::redis::scripts::ScriptReply;
@@ -45,6 +45,9 @@ pub(super) enum Tally {
     TooFew(StoreError),
 }
 
+/// What a server says to an attempt that is voided there.
+const VOIDED: i64 = 4;
+
 /// Whether a server that was asked may hold something of an attempt; one that is silent may.
 pub(super) fn may_have_accepted_it(answer: &Option<MemberAnswer>) -> bool {
     match answer {
@@ -76,7 +79,7 @@ fn vote_of(reply: &ScriptReply) -> Option<Vote> {
         1 | 10 => Vote::Own,
         2 => Vote::Held(high(2)?),
         3 => Vote::Released,
-        4 => Vote::Voided,
+        VOIDED => Vote::Voided,
         6 => Vote::Nobody,
         7 | 8 => Vote::Passed(high(0)?),
         9 => Vote::Before(high(2)?),
@@ -86,6 +89,18 @@ fn vote_of(reply: &ScriptReply) -> Option<Vote> {
 
 /// What is clear already, before the other servers answer.
 pub(super) fn early(answers: &[Option<MemberAnswer>], quorum: usize, blocking: usize) -> Option<Tally> {
+    let voided = count(answers, VOIDED);
+    match decided(answers, quorum, blocking) {
+        // Where one server missed the claim of an attempt, it was voided there all the same.
+        own @ Some(Tally::Own | Tally::TakenOver | Tally::Released) => own,
+        Some(_) if voided > 0 => Some(Tally::Voided),
+        None if voided >= blocking => Some(Tally::Voided),
+        tally => tally,
+    }
+}
+
+/// What most servers say, as far as the attempt is voided on none.
+fn decided(answers: &[Option<MemberAnswer>], quorum: usize, blocking: usize) -> Option<Tally> {
     let (mut accepted, mut nobody) = (0, 0);
     for vote in heard(answers).filter_map(vote_of) {
         match vote {
@@ -93,8 +108,7 @@ pub(super) fn early(answers: &[Option<MemberAnswer>], quorum: usize, blocking: u
             Vote::Nobody => nobody += 1,
             // A token that was released anywhere is on its way to be released everywhere.
             Vote::Released => return Some(Tally::Released),
-            Vote::Voided => return Some(Tally::Voided),
-            Vote::Own | Vote::Before(_) | Vote::Held(_) | Vote::Passed(_) => {}
+            Vote::Own | Vote::Before(_) | Vote::Held(_) | Vote::Passed(_) | Vote::Voided => {}
         }
     }
     if accepted >= quorum {
@@ -118,6 +132,9 @@ pub(super) fn early(answers: &[Option<MemberAnswer>], quorum: usize, blocking: u
 
 /// What follows once nothing more can be hoped for.
 pub(super) fn late(poll: &Inquiry, quorum: usize) -> Tally {
+    if count(&poll.answers, VOIDED) > 0 {
+        return Tally::Voided;
+    }
     let votes: Vec<_> = poll.heard().filter_map(vote_of).collect();
     if votes.len() < quorum {
         return Tally::TooFew(poll.too_few());

@@ -242,3 +242,81 @@ async fn the_end_of_a_connection_ends_no_lease_that_was_told_before_and_that_one
         assert!(is_strangers(&store, "a").await, "it is never free: {late_ms:?}");
     }
 }
+
+/// A connection has waited and asked often. Its first question comes to the second server when its claim is answered and the token was
+/// told of a longer lease, and before that server hears that the attempt is voided.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_connection_that_has_waited_ends_no_lease_that_a_late_copy_of_its_first_question_has_claimed()
+ {
+    let ms = Duration::from_millis;
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let strays = Arc::new(AtomicBool::new(false));
+    let next = strays.clone();
+    let way = fleet.network.view(Box::new(move |direction| match direction {
+        Direction::ToServer if next.swap(false, Ordering::SeqCst) => Fate::Stray(ms(1_500)),
+        _ => Fate::Arrives,
+    }));
+    let waiting = quorum_store_through(&fleet, way).await;
+    let other_way = fleet.network.view(Box::new(|_| Fate::Arrives));
+    let renewing = quorum_store_through(&fleet, other_way.clone()).await;
+    let store = quorum_store(&fleet).await;
+    let (holder, lock) = (request("a"), LockRequest { ttl: Ttl::from_ms(12_000).unwrap(), ..request("a") });
+    let hold = LockRequest { attempt: Attempt::for_connection(), ..lock.clone() };
+    assert!(matches!(ask(&store, Try(holder.clone())).await, Ok(Acquired::Granted(_))));
+
+    let refuse = |refuses| fleet.network.set("server2", 6379, |way| way.refuses = refuses);
+    let delay = |by| ["server1", "server3"].map(|host| fleet.network.set(host, 6379, |way| way.delay = by));
+    let enqueue = |lock| Enqueue { lock, takes_over: true, ticket: None, supersedes: Vec::new() };
+    // From now on the servers know the script.
+    ask(&waiting, enqueue(hold.clone())).await.unwrap();
+    delay(ms(50));
+    // The one whose connection is to end gets no other.
+    refuse(true);
+    strays.store(true, Ordering::SeqCst);
+    let waits = waiting.call(enqueue(hold.clone()), Instant::now() + 5 * DEADLINE).await;
+    assert!(matches!(waits, Ok(Acquired::NotTaken(_))), "{waits:?}");
+    delay(Duration::ZERO);
+
+    assert_eq!(release(&store, &holder).await.unwrap(), Released::Released);
+    assert!(matches!(ask(&store, Try(lock.clone())).await, Ok(Acquired::Granted(_))));
+    let claimed = ask(&waiting, Poll(hold.clone())).await;
+    let Ok(Acquired::AlreadyHeld(lease)) = claimed else { panic!("{claimed:?}") };
+    let claimed_at = Instant::now();
+    let LockRequest { key, token, .. } = lock;
+    let attempt = hold.attempt.claim();
+    other_way.cut_off(["server3".to_owned()].into());
+    let renew = Renew { key: key.clone(), token, ttl: Ttl::from_ms(60_000).unwrap(), by: Renewer::Token };
+    let Ok(Renewed::Renewed(told)) = ask(&renewing, renew).await else { panic!("it is held") };
+    let told_until = Instant::now() + ms(told.left_ms);
+    sleep(ms(1_500)).await;
+    let Reply::Bulk(there) = do_to_lock(&fleet.servers[1], "GET") else { panic!("it has no lock") };
+    let there = String::from_utf8(there.to_vec()).unwrap();
+    assert!(there.contains(&attempt.to_string()), "the copy did not come: {there}");
+
+    refuse(false);
+    sleep(RECONNECTED_WITHIN).await;
+    let told_for = ms(lease.left_ms).saturating_sub(claimed_at.elapsed());
+    let known = KnownTo::Connection { number: lease.fencing_token, told_for };
+    ask(&waiting, RollBack { key, token, attempt, ticket: TicketAfter::Removed, known }).await.unwrap();
+    tokio::time::sleep_until(told_until - ms(1_000)).await;
+    assert!(!is_strangers(&store, "a").await, "what was told is over before its time");
+    sleep(ms(3_000)).await;
+    assert!(is_strangers(&store, "a").await, "it is never free");
+}
+
+/// A server heard that an attempt was voided, and not that it had claimed the lock.
+#[tokio::test(start_paused = true)]
+async fn one_server_that_has_missed_the_claim_of_a_connection_does_not_call_it_voided() {
+    let fleet = Fleet::quorum(&Clock::running(NOW_US));
+    let store = quorum_store(&fleet).await;
+    let lock = request("a");
+    assert!(matches!(ask(&store, Try(lock.clone())).await, Ok(Acquired::Granted(_))));
+    let hold = LockRequest { attempt: Attempt::for_connection(), ..lock };
+    let enqueue = Enqueue { lock: hold.clone(), takes_over: true, ticket: None, supersedes: Vec::new() };
+    assert!(matches!(ask(&store, enqueue).await, Ok(Acquired::AlreadyHeld(_))));
+    assert_eq!(do_to_lock(&fleet.servers[2], "DEL"), Reply::Int(1));
+    let late = |host: &str| fleet.network.set(host, 6379, |way| way.delay = Duration::from_millis(100));
+    ["server1", "server2"].iter().for_each(|host| late(host));
+    let again = ask(&store, Poll(hold)).await;
+    assert!(matches!(again, Ok(Acquired::AlreadyHeld(_))), "{again:?}");
+}

@@ -176,8 +176,8 @@ impl Pair {
 
     async fn play_at(&mut self, key: &LockKey, steps: &[Step]) -> Result<(), String> {
         let (mut told, mut known) = (Told::default(), Known::default());
-        // What was sent first, by the number that its copies share.
-        let mut sent: HashMap<(usize, Option<Slots>), Option<(Request, Request)>> = HashMap::new();
+        // What was sent first, by the number that its copies share, and by the slots that it is for.
+        let mut sent: HashMap<_, Option<(Request, Request)>> = HashMap::new();
         for step in steps {
             // No two commands come at the same time.
             self.clock.0.fetch_add(1, Ordering::SeqCst);
