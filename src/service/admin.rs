@@ -1,7 +1,5 @@
 //! What operators do: looking at all locks, and breaking one.
 
-use std::iter;
-
 use tokio::time::timeout;
 
 use super::{Doing, LockService, Turn};
@@ -47,9 +45,9 @@ impl LockService {
         let (found, seen, shows_all) = match (number, sharing) {
             (None, Some(_)) => return Ok(Broken::HeldBySeveral),
             (Some(number), Some(sharing)) => {
-                let shows_all = sharing.holders.len() as u64 + 1 >= sharing.held;
+                let shows_all = sharing.holders.len() as u64 >= sharing.held;
                 let is_its = |lease: &Lease| lease.fencing_token == number;
-                (number, iter::once(first).chain(sharing.holders).find(is_its), shows_all)
+                (number, sharing.holders.into_iter().find(is_its), shows_all)
             }
             (Some(number), None) if number != first.fencing_token => return Ok(Broken::HeldByAnother),
             (_, None) => (first.fencing_token, Some(first), true),

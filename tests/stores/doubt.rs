@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::clock::SystemClock;
-use fencepost::lock::{Acquired, Attempt, Inspected, LeaseToken, LockKey, Released, Renewed, Terms, Ttl};
+use fencepost::lock::{
+    Acquired, Attempt, Broken, Inspected, LeaseToken, LockKey, Released, Renewed, Slots, Terms, Ttl,
+};
 use fencepost::service::{AcquireRequest, Acquisition, GrantGuard, LockService, Outcome, Tenant};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::{
@@ -29,6 +31,7 @@ for_each_store!(
     a_lost_renewal_is_repeated,
     a_lost_release_is_answered_by_its_mark_or_unknown,
     a_lost_look_is_unknown_only_with_a_token,
+    a_lost_break_of_one_that_no_look_has_shown_is_unknown,
     a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails,
     an_acquire_that_comes_late_takes_nothing,
     a_renewal_that_comes_late_lengthens_no_other_lease,
@@ -209,6 +212,43 @@ async fn a_lost_look_is_unknown_only_with_a_token(store: &AnyStore) {
     assert!(matches!(bare, Err(StoreError::Unavailable(_))), "{bare:?}");
     let with_token = service.inspect(&key, own_token().as_ref()).await;
     assert!(matches!(with_token, Err(StoreError::Unknown(_))), "{with_token:?}");
+}
+
+/// A look shows a hundred of those who hold a lock. The second copy of a break does not find the grant that the first one ended,
+/// and where no look has shown it, it may also have been over before.
+async fn a_lost_break_of_one_that_no_look_has_shown_is_unknown(store: &AnyStore) {
+    if store.store.shares_no_locks().is_some() {
+        return;
+    }
+    let terms = Terms { slots: Slots::MOST, ..Terms::default() };
+    let soon = || Instant::now() + PATIENCE;
+    for holders in [100, 101, 102] {
+        let mut scene = Scene::on(store.store.clone());
+        scene.key = LockKey::parse(format!("of {holders}").as_bytes()).unwrap();
+        let mut last = None;
+        for number in 0..holders {
+            let (key, token) = (scene.key.clone(), own_token().unwrap().hash());
+            // Each ends behind those before it, so the last one is the first that a look leaves out.
+            let ttl = Ttl::from_ms(600_000 + 10_000 * number).unwrap();
+            let attempt = Attempt::generate();
+            let lock = LockRequest { key, token, attempt, ttl, note: Default::default(), terms };
+            match store.store.call(Try(lock), soon()).await.unwrap() {
+                Acquired::Granted(lease) => last = Some(lease.fencing_token),
+                other => panic!("{other:?}"),
+            }
+        }
+        scene.network.lose(&[Loss::None, Loss::Answer]);
+        let broken = scene.service.break_lock(&scene.key, last).await;
+        let is_right = match holders {
+            100 => matches!(broken, Ok(Broken::Broken(_))),
+            _ => matches!(broken, Err(StoreError::Unknown(_))),
+        };
+        assert!(is_right, "one of {holders}: {broken:?}");
+        let Inspected::Held { sharing: Some(sharing), .. } = scene.look().await else {
+            panic!("none is left")
+        };
+        assert_eq!(sharing.held, holders - 1, "it was done");
+    }
 }
 
 async fn a_grant_that_nobody_was_told_of_is_taken_back_however_often_that_fails(store: &AnyStore) {
