@@ -35,6 +35,7 @@ struct Waiter {
     key: LockKey,
     token: TokenHash,
     attempt: Attempt,
+    terms: Terms,
 }
 
 struct Scene {
@@ -85,7 +86,7 @@ impl Scene {
 impl Waiter {
     fn at(store: &Arc<dyn LockStore>) -> Self {
         let (key, token) = (the_key(), LeaseToken::generate().hash());
-        Self { store: store.clone(), key, token, attempt: Attempt::generate() }
+        Self { store: store.clone(), key, token, attempt: Attempt::generate(), terms: Terms::default() }
     }
 
     /// Another request of the same token.
@@ -96,10 +97,9 @@ impl Waiter {
     async fn ask(&self, ttl_ms: u64, how: Ask) -> Answer {
         // A gateway with a waiter beats all the time; these gateways have no heart of their own.
         beat(&self.store).await;
-        let (key, token, attempt) = (self.key.clone(), self.token, self.attempt);
+        let (key, token, attempt, terms) = (self.key.clone(), self.token, self.attempt, self.terms);
         let ttl = Ttl::from_ms(ttl_ms).unwrap();
-        let lock =
-            LockRequest { key, token, attempt, ttl, note: Default::default(), terms: Terms::default() };
+        let lock = LockRequest { key, token, attempt, ttl, note: Default::default(), terms };
         ask(&*self.store, lock, how, soon()).await.unwrap()
     }
 

@@ -1,15 +1,17 @@
 //! Whose turn it is, and who is told.
 
-use fencepost::lock::{Inspected, Refusal, Released, Renewed, Ticket, Ttl};
-use fencepost::store::{Hint, Inspect, Renew, Renewer, TicketAfter};
-use tokio::time::Instant;
+use std::time::Duration;
 
-use super::{MARK_TTL, Scene, beat, granted, in_line, is_told, offer_lapses, refused, soon};
+use fencepost::lock::{Inspected, Refusal, Released, Renewed, Slots, Terms, Ticket, Ttl};
+use fencepost::store::{Hint, Inspect, Renew, Renewer, TicketAfter};
+use tokio::time::{Instant, timeout};
+
+use super::{MARK_TTL, Scene, Waiter, beat, granted, in_line, is_told, offer_lapses, refused, soon};
 use crate::for_each_store;
 use kit::asking::LockStoreExt;
 use kit::asking::{Answer, Ask, Join};
-use kit::eventually;
 use kit::stores::{AnyStore, LINE};
+use kit::{PATIENCE, eventually};
 
 for_each_store!(
     places_are_served_in_the_order_of_their_arrival,
@@ -20,6 +22,7 @@ for_each_store!(
     who_lets_an_offer_lapse_steps_aside_and_comes_back_to_its_place,
     who_looks_is_present_even_after_its_own_lapse,
     the_end_of_a_short_lease_is_told,
+    the_end_of_a_min_hold_is_told,
     a_full_line_refuses_newcomers_at_its_limit,
     one_who_does_not_wait_never_joins,
 );
@@ -176,16 +179,63 @@ async fn who_looks_is_present_even_after_its_own_lapse(stores: &AnyStore) {
     granted(late.look().await);
 }
 
-async fn the_end_of_a_short_lease_is_told(stores: &AnyStore) {
-    let scene = Scene::new(stores).await;
-    let (holder, first, second) = (scene.waiter(), scene.waiter(), scene.waiter_there());
-    let mut hints = scene.there.hints();
+/// The numbers of slots that a store can be asked for: one, and where it can share a lock, two.
+fn each_slots(stores: &AnyStore) -> impl Iterator<Item = Slots> {
+    let most = if stores.store.shares_no_locks().is_none() { 2 } else { 1 };
+    (1..=most).map(|slots| Slots::new(slots).unwrap())
+}
+
+/// The first of a wait queue, who asks on these terms and has just been granted the lock; and the next one, for whom there is no
+/// room beside it, at the other gateway.
+async fn one_follows_another(scene: &Scene, terms: Terms, ttl_ms: u64) -> [Waiter; 2] {
+    let (holder, first, second) = (scene.waiter(), Waiter { terms, ..scene.waiter() }, scene.waiter_there());
     holder.grant(60_000).await;
     in_line(first.join().await);
     in_line(second.join().await);
     holder.release().await;
-    granted(first.ask(300, Ask::Poll).await);
-    is_told(&mut hints, &Hint::Due(first.key.clone(), 300)).await;
+    granted(first.ask(ttl_ms, Ask::Poll).await);
+    [first, second]
+}
+
+async fn the_end_of_a_short_lease_is_told(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    for slots in each_slots(stores) {
+        let mut hints = scene.there.hints();
+        let terms = Terms { slots, ..Terms::default() };
+        let [first, second] = one_follows_another(&scene, terms, 300).await;
+        is_told(&mut hints, &Hint::Due(first.key.clone(), 300)).await;
+        second.release().await;
+        first.release().await;
+    }
+}
+
+async fn the_end_of_a_min_hold_is_told(stores: &AnyStore) {
+    // The servers of a quorum tell that a lock is free, and not when it will be.
+    if stores.store.shares_no_locks().is_some() {
+        return;
+    }
+    let scene = Scene::new(stores).await;
+    for slots in each_slots(stores) {
+        let mut hints = scene.there.hints();
+        let terms = Terms { slots, min_hold: Some(Duration::from_millis(1_900)), ..Terms::default() };
+        let [first, second] = one_follows_another(&scene, terms, 60_000).await;
+        assert_eq!(first.release().await, Released::Released);
+        let end = async {
+            loop {
+                match hints.recv().await.unwrap() {
+                    Hint::Due(key, in_ms) if key == first.key => return in_ms,
+                    _ => {}
+                }
+            }
+        };
+        let in_ms = timeout(PATIENCE, end).await.expect("not told");
+        assert!(in_ms <= 1_900, "{in_ms}");
+        second.release().await;
+        let seen = async || {
+            second.store.call(Inspect { key: second.key.clone(), token: None }, soon()).await.unwrap()
+        };
+        eventually("it is free", async || matches!(seen().await, Inspected::Free { .. })).await;
+    }
 }
 
 async fn a_full_line_refuses_newcomers_at_its_limit(stores: &AnyStore) {

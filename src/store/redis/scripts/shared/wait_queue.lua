@@ -175,17 +175,29 @@ local function open_queue(pool)
     return true
   end
 
-  -- Makes the waiters poll once that may change which offers there can be.
-  local function await_room(pool)
-    if #pool.offers > 0 then return set_due(NOW_MS) end
-    local waiting = redis.call('ZCARD', QUEUE)
-    local first = waiting > 0 and pool.seen.first(1)[1]
-    if not first then
+  -- Makes the waiters poll when a lease is over of which so much is left, or `most_ms` from now. `following` is the first of them,
+  -- which is told of an end that comes soon, unless it `knows` already.
+  local function await(following, left_ms, most_ms, knows)
+    if not following or not left_ms then
       redis.call('ZREM', DUE, LOCK)
-    else
-      -- If the gateway of the first dies, those behind it may fit: so one looks each second.
-      set_due(NOW_MS + (waiting > 1 and math.min(first.left_ms, LOOK_EACH_MS) or first.left_ms))
+      return
     end
+    set_due(NOW_MS + math.min(left_ms, most_ms or left_ms))
+    -- The next heartbeats may come too late.
+    local ticket = left_ms < SHORT_LEASE_MS and not knows and ticket_of(following)
+    if ticket then tell(ticket.gateway, 'due ' .. whole(left_ms) .. ' ' .. LOCK) end
+  end
+
+  -- Makes them poll when the time of the lock is over.
+  local function await_end(left_ms) await(redis.call('ZRANGE', QUEUE, 0, 0)[1], left_ms) end
+
+  -- Makes them poll once that may change which offers there can be.
+  local function await_room(pool, knows)
+    if #pool.offers > 0 then return set_due(NOW_MS) end
+    local tokens = redis.call('ZRANGE', QUEUE, 0, 1)
+    local first = tokens[1] and pool.seen.first(1)[1]
+    -- If the gateway of the first dies, those behind it may fit: so one looks each second.
+    await(tokens[1], first and first.left_ms, tokens[2] and LOOK_EACH_MS, knows)
   end
 
   -- Offers the lock to the first ticket that is present: alone, if it has no holder, or a slot of it for as long as there is room
@@ -255,7 +267,8 @@ local function open_queue(pool)
       set_due(NOW_MS)
       tell(alone.gateway, 'offered ' .. alone.token .. ' ' .. alone.attempt .. ' ' .. LOCK)
     elseif pool and not pool.is_free() then
-      await_room(pool)
+      -- A request that only looks ends no lease, and makes none.
+      await_room(pool, caller or taker)
     else
       redis.call('DEL', LOCK)
       if pool then pool.forget() end
@@ -286,19 +299,6 @@ local function open_queue(pool)
     write_ticket(token, { place = ticket.place, gateway = former.gateway, attempt = former.attempt, slots = former.slots })
     stand_in_queue(token, ticket.place)
     tell_to_look(former)
-  end
-
-  -- Makes the waiters poll when the time of the lock is over.
-  local function await_end(left_ms)
-    local following = redis.call('ZRANGE', QUEUE, 0, 0)[1]
-    if not following then
-      redis.call('ZREM', DUE, LOCK)
-      return
-    end
-    set_due(NOW_MS + left_ms)
-    -- The next heartbeats may come too late.
-    local ticket = left_ms < SHORT_LEASE_MS and ticket_of(following)
-    if ticket then tell(ticket.gateway, 'due ' .. whole(left_ms) .. ' ' .. LOCK) end
   end
 
   -- Takes the token that was granted the lock out of the wait queue. Where several hold it, there may be room for more.
