@@ -1,10 +1,19 @@
 //! Locks that several hold, as they lie in Redis: their keys, their lives, and what the small scripts do with them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fencepost::clock::SystemClock;
+use fencepost::lock::{Attempt, LeaseToken, LockKey, Slots, Terms, Ttl};
+use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
+use fencepost::store::{LockRequest, LockStore, Release, Tombstone};
 use futures_util::future::join_all;
 
-use kit::{Client, Gateway, RedisServer, Stage, fresh_token};
+use crate::line_suite::{beat, in_line, soon};
+use crate::store_suite::granted;
+use kit::asking::{Answer, Ask, Join, LockStoreExt, ask};
+use kit::{Client, Gateway, PATIENCE, RedisServer, Stage, fresh_token};
 
 /// What a lock that several hold consists of.
 const KEYS: [&str; 4] = ["lock", "held", "ends", "wide"];
@@ -263,4 +272,45 @@ async fn a_hundred_readers_go_in_when_the_writer_leaves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_readers_go_in_when_the_writer_leaves() {
     readers_go_in(1_000, Duration::from_secs(20)).await;
+}
+
+/// S7. At most thirty are offered a slot at once. For the next one there is room, too: it is in when it asks, and passes nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_for_whom_there_is_no_offer_yet_is_in_when_it_asks() {
+    let redis = RedisServer::start().await;
+    let address = RedisAddress::parse(redis.url(), None).unwrap();
+    let settings = RedisSettings { reply_timeout: PATIENCE, ..RedisSettings::default() };
+    let stores: [Arc<dyn LockStore>; 2] = [
+        Arc::new(RedisStore::start(&address, &settings).unwrap()),
+        Arc::new(EmbeddedStore::in_memory(EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap()),
+    ];
+    for store in stores {
+        for waits in [true, false] {
+            let key = LockKey::parse(if waits { b"polls" } else { b"tries" }).unwrap();
+            let wants = |slots| {
+                let (key, token, attempt) = (key.clone(), LeaseToken::generate().hash(), Attempt::generate());
+                let (ttl, terms) = (Ttl::from_ms(60_000).unwrap(), Terms { slots, ..Terms::default() });
+                LockRequest { key, token, attempt, ttl, note: Default::default(), terms }
+            };
+            let asks = async |lock: &LockRequest, how| ask(&*store, lock.clone(), how, soon()).await.unwrap();
+            beat(&store).await;
+            let writer = wants(Slots::ONE);
+            granted(asks(&writer, Ask::Try).await);
+            let readers: Vec<_> = (0..32).map(|_| wants(Slots::MOST)).collect();
+            for reader in &readers {
+                in_line(asks(reader, Ask::Enqueue(Join { takes_over: true, ..Join::default() })).await);
+            }
+            beat(&store).await;
+            let release = Release { key: key.clone(), token: writer.token, tombstone: Tombstone::Final };
+            store.call(release, soon()).await.unwrap();
+            let by_another =
+                |reader: &LockRequest| LockRequest { attempt: Attempt::generate(), ..reader.clone() };
+            let behind = asks(&by_another(&readers[31]), Ask::Try).await;
+            assert!(matches!(behind, Answer::Refused(_)), "{behind:?}");
+            granted(match waits {
+                true => asks(&readers[30], Ask::Poll).await,
+                false => asks(&by_another(&readers[30]), Ask::Try).await,
+            });
+        }
+    }
 }

@@ -299,7 +299,8 @@ impl WaitQueue {
             }
             let slots = taker.filter(|(taker, _)| **taker == token).map_or(slots, |(_, slots)| slots);
             // No client is looked for behind it: else those who need little room would keep it waiting for ever.
-            if !room.admits(slots) || self.offers.len() == MOST_OFFERS {
+            // One that asks itself takes its offer at once, so that it is none too many.
+            if !room.admits(slots) || self.offers.len() >= MOST_OFFERS && caller != Some(&token) {
                 break;
             }
             let offer = Offer { token, attempt, slots, started: now };

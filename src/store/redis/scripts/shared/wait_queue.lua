@@ -235,10 +235,12 @@ local function open_queue(pool)
         if not is_present and token ~= caller then
           local n = #aside + 1
           aside[n], their_tickets[n], are_heard[n] = token, ticket, is_heard[i]
-        elseif pool and not pool.admits(slots) or slots > 1 and pool and not pool.has_room_for_offers() then
+        elseif pool and not pool.admits(slots) then
           is_over = true
         elseif token == taker then
           is_taken, is_over = true, true
+        elseif slots > 1 and pool and not pool.has_room_for_offers() then
+          is_over = true
         elseif slots == 1 then
           alone = { token = token, attempt = ticket.attempt, gateway = ticket.gateway, start_ms = NOW_MS }
           is_over = true
