@@ -1,5 +1,5 @@
--- Sets the lease to the longer of what is left and the ttl, if the token holds the lock, and pins it, unless a connection
--- holds it.
+-- Sets the lease to the longer of what is left and the ttl, if the token holds the lock. It is pinned, also where a connection holds
+-- it: its token takes it over. A connection that renews by its attempt pins nothing.
 --
 -- KEYS[1] as in member.lua      ARGV[1..4] as in member.lua
 -- KEYS[2] the lock              ARGV[5] token hash   ARGV[7] attempt by which a connection holds it, else empty

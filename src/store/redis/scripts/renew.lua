@@ -1,5 +1,5 @@
--- Sets the lease to the longer of what is left and the ttl, if the token holds the lock, and pins the grant, unless a
--- connection holds it.
+-- Sets the lease to the longer of what is left and the ttl, if the token holds the lock. The grant is pinned, also where a connection
+-- holds it: its token takes it over. A connection that renews by its attempt pins nothing.
 --
 -- KEYS the locks, each asked for as if it were asked for alone    ARGV for each of them: token hash, 64 hex digits
 --                                                                 ttl, ms
