@@ -95,6 +95,59 @@ async fn what_may_have_written_to_a_lock_that_cannot_be_read_is_in_doubt() {
     client.put("/locks/freed").send().await.expect(201);
 }
 
+/// What begins as an offer does, and is none, may be a later version's way to say that the lock is held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_only_looks_like_an_offer_is_not_called_free() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &["--store-timeout", "2s"]).await;
+    let client = Client::new(gateway.address);
+    let lock = "fencepost:{0}:lock:k";
+    let _: () = redis.command(&["SET", lock, "?garbage", "PX", "60000"]).await;
+    client.get("/locks/k").send().await.expect_problem(503, "store-unavailable");
+    client.get("/locks/k?fencing_token=5").send().await.expect_problem(503, "store-unavailable");
+    for query in ["ttl=1m", "ttl=1m&slots=5"] {
+        let put = client.put(&format!("/locks/k?{query}")).token(&fresh_token());
+        put.send().await.expect_problem(503, "store-unavailable");
+    }
+    assert_eq!(redis.command::<String>(&["GET", lock]).await, "?garbage");
+    let output = run(&["check", "--store", redis.url()]);
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains("cannot be read: the value of lock \"k\""), "{page}");
+    assert_eq!(output.status.code(), Some(1), "{page}");
+}
+
+/// K3. Another program took the TTL, or a restore forgot it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_without_a_ttl_is_not_told_of_and_its_token_gives_it_one_again() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &["--store-timeout", "2s"]).await;
+    let client = Client::new(gateway.address);
+    let (token, lock) = (fresh_token(), "fencepost:{0}:lock:k");
+    client.put("/locks/k?ttl=1m").token(&token).send().await.expect(201);
+    let _: u64 = redis.command(&["PERSIST", lock]).await;
+    client.get("/locks/k").send().await.expect_problem(503, "store-unavailable");
+    client.put("/locks/k").token(&fresh_token()).send().await.expect_problem(503, "store-unavailable");
+    // To pin it would set its lease to what is left, which is nothing.
+    expect_in_doubt(|| client.get("/locks/k").token(&token)).await;
+    assert_eq!(redis.command::<i64>(&["PTTL", lock]).await, -1, "it is there yet");
+    let output = run(&["check", "--store", redis.url()]);
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains("cannot be read: the lease of lock \"k\""), "{page}");
+    assert_eq!(output.status.code(), Some(1), "{page}");
+
+    let _: () = redis.command(&["CONFIG", "RESETSTAT"]).await;
+    let waits = client.put("/locks/k?wait=2s").token(&fresh_token()).within(PATIENCE);
+    waits.send().await.expect_problem(503, "store-unavailable");
+    let stats: String = redis.command(&["INFO", "commandstats"]).await;
+    let (_, calls) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
+    let calls: u64 = calls.split(',').next().unwrap().parse().unwrap();
+    assert!(calls < 100, "one that waits has asked {calls} times");
+
+    client.patch("/locks/k?ttl=1m").token(&token).send().await.expect(200);
+    assert!(redis.command::<i64>(&["PTTL", lock]).await > 0);
+    client.get("/locks/k").token(&token).send().await.expect(200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quorum_calls_no_lock_free_that_it_cannot_read() {
     let quorum = shared().await;

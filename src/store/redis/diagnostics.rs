@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use redis::{ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::time::{Instant, timeout};
 
 use super::address::{AddressError, Layout, RedisAddress};
@@ -195,7 +195,7 @@ async fn see(
     }
 }
 
-/// The locks whose values no gateway can read, of those that a look has time for.
+/// The locks whose values or leases no gateway can read, of those that a look has time for.
 async fn unreadable(
     connection: &mut MultiplexedConnection,
     keys: &KeySpace,
@@ -212,24 +212,27 @@ async fn unreadable(
         let locks: Vec<_> = locks.collect();
         let mut look = redis::pipe();
         for key in &locks {
-            look.cmd("GET").arg(keys.lock(key));
+            look.cmd("GET").arg(keys.lock(key)).cmd("PTTL").arg(keys.lock(key));
         }
-        let values: Vec<RedisResult<Option<Vec<u8>>>> = match locks.is_empty() {
+        let values: Vec<RedisResult<Value>> = match locks.is_empty() {
             true => Vec::new(),
             false => look.ignore_errors().query_async(connection).await?,
         };
-        for (key, value) in locks.iter().zip(values) {
-            let is_readable = match value {
-                Ok(value) => value.is_none_or(|value| is_readable(&value)),
+        for (key, value) in locks.iter().zip(values.chunks(2)) {
+            let fault = match value {
+                [Ok(Value::BulkString(value)), left_ms] if is_readable(value) => {
+                    // Scripts give a lock that several hold its TTL again, and an offer has an end of its own.
+                    let is_endless = !value.starts_with(b"?") && matches!(left_ms, Ok(Value::Int(-1)));
+                    is_endless.then_some(("lease", "another program took the TTL from its key"))
+                }
+                [Ok(Value::Nil), _] => None,
                 // Any other error speaks of the server, and not of the value.
-                Err(error) => error.code() != Some("WRONGTYPE"),
+                [Err(error), _] if error.code() != Some("WRONGTYPE") => None,
+                _ => Some(("value", "another version of Fencepost, or another program, wrote it")),
             };
-            let told = format!(
-                "the value of lock {:?}: another version of Fencepost, or another program, wrote it",
-                key.as_str()
-            );
+            let told = fault.map(|(what, why)| format!("the {what} of lock {:?}: {why}", key.as_str()));
             // A SCAN may name a key twice.
-            if !is_readable && !found.contains(&told) {
+            if let Some(told) = told.filter(|told| !found.contains(told)) {
                 found.push(told);
             }
         }

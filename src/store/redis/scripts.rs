@@ -65,6 +65,9 @@ pub(crate) const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScr
 /// The numbers of outcomes end here; those of grants are microseconds since 1970.
 const LARGEST_OUTCOME: u64 = 1_000_000;
 
+/// How often a lock without an end is looked at by one that waits.
+const LOOK_AT_ENDLESS_MS: u64 = 1_000;
+
 /// How a lock's value begins: token hash, attempt and fencing token, and a space behind each.
 const TOKEN_HASH_DIGITS: usize = 64;
 const ATTEMPT_DIGITS: usize = 32;
@@ -239,7 +242,8 @@ impl ScriptReply {
         Some(QueuePosition {
             ticket: Ticket::new(self.field::<String>(4)?.parse().ok()?),
             is_first: self.position() == Some(1),
-            due_in_ms: u64::try_from(due_in_ms).unwrap_or(0),
+            // Less than nothing is left of a lock whose key has no TTL: it is looked at now and then.
+            due_in_ms: u64::try_from(due_in_ms).unwrap_or(LOOK_AT_ENDLESS_MS),
             offered_to: Attempt::parse(&offered_to),
         })
     }
@@ -266,7 +270,7 @@ impl FromRedisValue for ScriptReply {
     }
 }
 
-/// The lease in a lock's value, with so much left; `None` if no script of ours wrote it.
+/// The lease in a lock's value, with so much left; `None` if no script of ours wrote it, or if it has no end.
 fn read_lease(lock: &[u8], left_ms: i64) -> Option<Lease> {
     let text = std::str::from_utf8(lock.get(NUMBER_AT..)?).ok()?;
     let (number, note) = text.split_once(' ')?;
@@ -278,7 +282,7 @@ fn read_lease(lock: &[u8], left_ms: i64) -> Option<Lease> {
     };
     Some(Lease {
         fencing_token: FencingToken::new(number.parse().ok()?)?,
-        left_ms: u64::try_from(left_ms).unwrap_or(0),
+        left_ms: u64::try_from(left_ms).ok()?,
         note: Note::from_stored(note)?,
         is_released: read_holder(lock)? == TokenHash::NOBODY,
         slot,
@@ -295,9 +299,16 @@ fn read_holder(lock: &[u8]) -> Option<TokenHash> {
     TokenHash::parse(std::str::from_utf8(lock.get(..TOKEN_HASH_DIGITS)?).ok()?)
 }
 
-/// Whether a gateway can read what stands where a lock does. An offer is read by scripts alone.
+/// Whether a gateway, or a script, can read what stands where a lock does.
 pub(crate) fn is_readable(value: &[u8]) -> bool {
-    value.starts_with(b"?") || read_lease(value, 0).is_some()
+    value.starts_with(b"?*") || is_offer(value) || read_lease(value, 0).is_some()
+}
+
+/// Whether it is an offer, which only scripts read.
+fn is_offer(value: &[u8]) -> bool {
+    let Some(Ok(text)) = value.strip_prefix(b"?").map(std::str::from_utf8) else { return false };
+    let words: Vec<_> = text.split(' ').collect();
+    words.len() == 4 && words.iter().all(|word| !word.is_empty()) && words[3].parse::<u64>().is_ok()
 }
 
 /// The heartbeat number and the beat in a reply: whether the gateway is new, then locks, each followed by the milliseconds until

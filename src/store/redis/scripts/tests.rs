@@ -374,5 +374,18 @@ fn a_lock_is_read_as_it_was_written_or_not_at_all() {
         assert_eq!(read(rest), number, "{rest}");
         assert_eq!(is_readable(format!("{by} {rest}").as_bytes()), number.is_some(), "{rest}");
     }
-    assert!(is_readable(b"?offer") && !is_readable(b"") && !is_readable(b"somebody else's"));
+    for (value, is_ours) in [
+        (format!("?{by} gateway 1700000000000"), true),
+        ("?*##.".to_owned(), true),
+        (format!("?{by} gateway"), false),
+        (format!("?{by} gateway 1700000000000 more"), false),
+        (format!("?{by} gateway soon"), false),
+        ("?offer".to_owned(), false),
+        (String::new(), false),
+        ("somebody else's".to_owned(), false),
+    ] {
+        assert_eq!(is_readable(value.as_bytes()), is_ours, "{value}");
+    }
+    let endless = format!("{by} 1700000000000001 ");
+    assert!(read_lease(endless.as_bytes(), 0).is_some() && read_lease(endless.as_bytes(), -1).is_none());
 }

@@ -24,13 +24,16 @@ local function is_final(tombstone) return tombstone and string.sub(tombstone, 1,
 
 -- The lock of a key and what is left of its lease, in ms. If it is not held, returns nothing, and a third value if it is
 -- offered. In its last millisecond a server says that nothing is left, though the key is still there. Every script treats
--- such a lock as held. Otherwise one script could renew a lock that another called free.
+-- such a lock as held. Otherwise one script could renew a lock that another called free. It is held, too, where no script of this
+-- version can read it. Less than nothing is left where another program took the TTL from the key.
 local function held(key)
   local lock = redis.call('GET', key)
   if not lock then return nil end
   if string.sub(lock, 1, 1) == '?' then
     local token, attempt, gateway, start_ms = string.match(lock, '^%?(%S+) (%S+) (%S+) (%d+)$')
-    return nil, nil, { token = token, attempt = attempt, gateway = gateway, start_ms = tonumber(start_ms) }
+    if token or string.sub(lock, 2, 2) == '*' then
+      return nil, nil, { token = token, attempt = attempt, gateway = gateway, start_ms = tonumber(start_ms) }
+    end
   end
   local left_ms = redis.call('PTTL', key)
   return lock, left_ms == 0 and 1 or left_ms
@@ -42,6 +45,8 @@ local function hold_by(key, lock, attempt, left_ms, ttl_ms)
   local is_its_own = attempt_of(lock) == attempt
   -- To set anew what is left may round it up, time and again.
   if is_its_own and ttl_ms <= left_ms then return lock end
+  -- What is without a TTL would end at once. The gateway cannot read it, and says so.
+  if ttl_ms < 0 then return lock end
   redis.call('PEXPIRE', key, ttl_ms)
   if is_its_own then return lock end
   local changed = with_attempt(lock, attempt)
