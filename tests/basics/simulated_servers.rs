@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fencepost::lock::{Acquired, Attempt, LeaseToken, LockKey, Note, Refusal, Released, Renewed, Terms, Ttl};
+use fencepost::lock::{
+    Acquired, Attempt, FencingToken, LeaseToken, LockKey, Note, Refusal, Released, Renewed, Terms, Ttl,
+};
 use fencepost::store::quorum::QuorumStore;
 use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{
-    Bucket, Enqueue, Heartbeat, Hint, LockRequest, LockStore, Release, Renew, Renewer, StoreError, Tombstone,
-    Try,
+    Bucket, Check, Enqueue, Heartbeat, Hint, LockRequest, LockStore, Release, Renew, Renewer, StoreError,
+    Tombstone, Try,
 };
 use kit::asking::LockStoreExt;
 use sim::{Clock, Cluster, Conditions, Direction, Fate, Fleet, Kept, Reply, Server, View};
@@ -86,6 +88,40 @@ async fn numbers_grow_over_restarts_that_lose_all_or_the_last_of_it() {
         assert!(next > last, "{kept:?}: {next} after {last}");
         sleep(Duration::from_millis(TTL_MS)).await;
     }
+}
+
+/// A run would begin there, and no number would be left for any later one.
+#[tokio::test(start_paused = true)]
+async fn a_clock_past_the_largest_number_begins_no_run_and_costs_no_number() {
+    let clock = Clock::running(NOW_US);
+    let fleet = Fleet::alone(&clock);
+    let server = &fleet.servers[0];
+    let store = store(&fleet);
+    let last = number(&store, "a").await;
+    let by = Duration::from_micros(FencingToken::MAX);
+    let check = async || store.call(Check, Instant::now() + DEADLINE).await;
+    let expect_refusal = async |case: &str| {
+        let began = Instant::now();
+        loop {
+            let said = [format!("{:?}", take(&store, "b").await), format!("{:?}", check().await)];
+            if said.iter().all(|said| said.starts_with("Err") && said.contains("June 2255")) {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "{case}: {said:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    clock.step(by);
+    // A gateway whose connection stands, and one that connects.
+    server.ask(server.connect(), &words("FLUSHALL"));
+    expect_refusal("flushed").await;
+    server.restart(Kept::Nothing);
+    expect_refusal("restarted").await;
+    clock.step_back(by);
+    sleep(RECONNECTED_WITHIN).await;
+    check().await.unwrap();
+    let next = number(&store, "a").await;
+    assert!(next > last && next <= clock.now_us(), "{next} after {last}");
 }
 
 #[tokio::test(start_paused = true)]

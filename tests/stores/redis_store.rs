@@ -328,4 +328,29 @@ async fn numbers_that_are_used_up_leave_no_lock() {
     let _: i64 = redis.command(&["HSET", "fencepost:{0}:fence", &incarnation(redis).await, &last]).await;
     client.put("/locks/k?ttl=30s").token(&fresh_token()).send().await.expect(503);
     client.get("/locks/k").send().await.expect_problem(404, "not-held");
+    for path in ["/locks/k?slots=2", "/once/k?ttl=30s", "/locks/k"] {
+        client.put(path).token(&fresh_token()).send().await.expect(503);
+    }
+    let kept: String = redis.command(&["HGET", "fencepost:{0}:fence", &incarnation(redis).await]).await;
+    assert_eq!(kept, last, "a start would take what is above it for no grant's");
+}
+
+/// As programs before this one left them where a server was started with a clock past the largest number.
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_past_the_largest_which_no_grant_has_keep_nothing_from_being_granted() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let client = stage.client();
+    let mut last = client.put("/locks/first?ttl=30s").send().await.expect(201).fencing_token();
+    let run = incarnation(redis).await;
+    for path in ["/locks/k?ttl=30s", "/locks/slots?slots=2", "/locks/slots?slots=2", "/once/k?ttl=30s"] {
+        let past = "30000000000000000";
+        let words = ["HSET", "fencepost:{0}:fence", &run, past, "another incarnation", past];
+        let _: i64 = redis.command(&words).await;
+        let next = client.put(path).token(&fresh_token()).send().await.expect(201).fencing_token();
+        assert!(next > last && next < 8_000_000_000_000_000, "{path}: {next} after {last}");
+        last = next;
+    }
+    let fields: Vec<String> = redis.command(&["HKEYS", "fencepost:{0}:fence"]).await;
+    assert_eq!(fields, [run]);
 }

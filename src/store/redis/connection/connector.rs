@@ -274,6 +274,10 @@ impl Connector {
                     reason = describe(&error),
                     "what the server stores about its fencing tokens cannot be written"
                 );
+                // This opens no gate: a server that was refused may grant only once its run is there.
+                if link.gate.may_grant().is_ok() {
+                    link.gate.set(state);
+                }
                 Ok(true)
             }
         }

@@ -53,6 +53,8 @@ local number = type(last) == 'number' and last - free or 0
 -- Below, there is no run of numbers yet, and nothing may look like one.
 local is_in_bounds = number >= SMALLEST_NUMBER and last <= LARGEST_NUMBER
 if type(last) == 'number' and number < SMALLEST_NUMBER then redis.call('HDEL', fence, ARGV[1]) end
+-- As in fence.lua, which says why.
+if type(last) == 'number' and last > LARGEST_NUMBER then redis.call('HINCRBY', fence, ARGV[1], -free) end
 for i = 1, locks do
   if not reply[i] then
     reply[i] = -1

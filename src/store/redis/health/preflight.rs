@@ -164,6 +164,7 @@ impl Preflight {
         if permissions.lacking.is_empty() {
             profile.refused_write = refusal_of_writes(connection, &self.keys).await?;
         }
+        profile.is_past_numbers &= !self.is_for_quorum();
         Ok((profile, permissions))
     }
 

@@ -7,6 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisResult, ServerErrorKind};
 
 use super::identity::{ServerIdentity, info_field as field};
+use crate::lock::FencingToken;
 use crate::store::redis::failure::MEMORY_IS_FULL;
 
 /// What `INFO` says of a server, as far as it matters to locks.
@@ -33,7 +34,13 @@ pub(crate) struct Profile {
     pub(crate) is_deaf_in_scripts: bool,
     /// Why it refuses whatever writes, if it does.
     pub(crate) refused_write: Option<String>,
+    /// Whether its clock is past the largest fencing token, so that no run of them can begin.
+    pub(crate) is_past_numbers: bool,
 }
+
+/// Why a server grants nothing whose clock is past the largest fencing token.
+const PAST_NUMBERS: &str =
+    "the clock of the server is past June 2255, where fencing tokens end: set it right";
 
 /// Major and minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +90,7 @@ impl Profile {
             is_deaf_in_scripts: (version.strip_prefix("6.2.").and_then(|patch| patch.parse::<u32>().ok()))
                 .is_some_and(|patch| patch < 7),
             refused_write: None,
+            is_past_numbers: number("server_time_usec").is_some_and(|now_us| now_us > FencingToken::MAX),
         }
     }
 
@@ -118,7 +126,8 @@ impl Profile {
     /// Why it grants nothing at the moment.
     pub(crate) fn unready(&self) -> Option<String> {
         let is_full = self.is_full().then(|| format!("{MEMORY_IS_FULL} ({} bytes)", self.max_memory));
-        is_full.or_else(|| self.refused_write.clone())
+        let is_past = || self.is_past_numbers.then(|| PAST_NUMBERS.to_owned());
+        is_full.or_else(|| self.refused_write.clone()).or_else(is_past)
     }
 
     /// That fewer replicas are connected than must acknowledge a lock. What is held is renewed and released, so it does not speak
@@ -260,6 +269,10 @@ mod tests {
         assert!(!Profile { used_memory: 1_048_576, ..full.clone() }.is_full(), "what it may use is used");
         assert!(!Profile { max_memory: 0, ..full }.is_full(), "it may use all");
         assert_eq!(profile.identity.incarnation(), "0123456789abcdef0123-fedcba");
+        for (now_us, is_past) in [(FencingToken::MAX, false), (FencingToken::MAX + 1, true)] {
+            let profile = Profile::read(&format!("{info}server_time_usec:{now_us}\r\n"), false);
+            assert_eq!(profile.is_past_numbers, is_past, "{now_us}");
+        }
         let node = Profile::read(&format!("{info}cluster_state:fail\r\n"), true);
         assert_eq!(node.identity.check(true), Err("it says that the cluster is down"));
         assert_eq!(profile.identity.check(true), Ok(()));

@@ -85,17 +85,8 @@ if is_own then
 end
 
 local function mint_and_set()
-  local number = redis.call('HINCRBY', KEYS[11], ARGV[8], 1)
-  -- 1 means that this incarnation has no run here: first use, restart, failover or flush. A bit more means that a
-  -- script failed while it started the run, and what it had counted stayed.
-  if number < SMALLEST_NUMBER then
-    local run = run_of(KEYS[11], ARGV[8])
-    if run then redis.call('HDEL', KEYS[11], ARGV[8]) end
-    number = run and redis.call('HINCRBY', KEYS[11], run, 1) or start_run(KEYS[11], ARGV[8])
-  end
-  if number > LARGEST_NUMBER then
-    return redis.error_reply('FENCE the clock of the server is too far ahead for a fencing number')
-  end
+  local number, problem = count_numbers(KEYS[11], ARGV[8], 1)
+  if not number then return redis.error_reply(problem) end
   lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. string.format('%.0f', number) .. terms_of(ARGV[13], ARGV[14]) .. ' ' .. ARGV[7]
   local ttl_ms = tonumber(ARGV[6])
   if SLOTS > 1 then

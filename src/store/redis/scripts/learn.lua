@@ -8,7 +8,7 @@
 --                      ARGV[3] connect: by a majority · all: by every sentinel, so that it is believed also where it is
 --                              lower · look: by whom it was when the gateway connected, so that nothing starts anew
 --
--- Returns the name of the run · nothing if the epoch is lower than the one that is known
+-- Returns the name of the run · nothing if the epoch is lower than the one that is known · an error if no run can begin
 
 local run = run_of(KEYS[1], ARGV[1])
 local goes_on = run
@@ -19,5 +19,5 @@ if epoch then
   goes_on = run and known and (epoch == known or ARGV[3] == 'look')
 end
 run = run or ARGV[1]
-if not goes_on then start_run(KEYS[1], run, ARGV[2]) end
+if not goes_on and not start_run(KEYS[1], run, ARGV[2]) then return redis.error_reply(NO_NUMBER) end
 return run

@@ -158,8 +158,10 @@ pub(super) fn info(state: &mut State, call: &Call) -> Reply {
 }
 
 fn about_server(state: &State) -> String {
-    let (mode, run_id) = (state.layout_name(), &state.identity.run_id);
-    format!("# Server\r\nredis_version:{VERSION}\r\nredis_mode:{mode}\r\nrun_id:{run_id}\r\n")
+    let (mode, run_id, now_us) = (state.layout_name(), &state.identity.run_id, state.now_us);
+    format!(
+        "# Server\r\nredis_version:{VERSION}\r\nredis_mode:{mode}\r\nrun_id:{run_id}\r\nserver_time_usec:{now_us}\r\n"
+    )
 }
 
 fn about_memory(state: &State) -> String {

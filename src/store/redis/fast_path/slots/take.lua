@@ -86,7 +86,11 @@ local function take(which, asked)
     if redis.call('PTTL', lock) < longest_ms + AFTER_END_MS / 2 then return PASSING end
     local last = redis.call('HINCRBY', FENCE, INCARNATION, taken)
     number = last - taken
-    if number + 1 < SMALLEST_NUMBER or last > LARGEST_NUMBER then return LASTING end
+    if number + 1 < SMALLEST_NUMBER or last > LARGEST_NUMBER then
+      -- As in fence.lua, which says why.
+      redis.call('HINCRBY', FENCE, INCARNATION, -taken)
+      return LASTING
+    end
   end
   for j, i in ipairs(asked) do
     if are_taken[j] then

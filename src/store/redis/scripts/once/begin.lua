@@ -24,7 +24,7 @@ local COUNT = (#KEYS - 1) / 2
 local ARE_NEW = redis.call('EXISTS', unpack(KEYS, 1, 2 * COUNT)) == 0
 local was_asked_for = {}
 
--- Numbers are minted as in acquire.lua, which says why: where all records are new, at once for all.
+-- As in acquire.lua, which says why: where all records are new, at once for all.
 local number, spare = 0, 0
 local function mint()
   if spare > 0 then
@@ -36,18 +36,9 @@ local function mint()
     local is_same = string.find(redis.call('INFO', 'replication'), 'master_replid:' .. replication_id, 1, true)
     if not is_same then return nil, 'STALE the server was a replica in the meantime' end
   end
-  local many = ARE_NEW and COUNT or 1
-  local last = redis.call('HINCRBY', FENCE, INCARNATION, many)
-  number, spare = last - many + 1, many - 1
-  if number < SMALLEST_NUMBER then
-    local run = run_of(FENCE, INCARNATION)
-    redis.call('HDEL', FENCE, INCARNATION)
-    number, spare = run and redis.call('HINCRBY', FENCE, run, 1) or start_run(FENCE, INCARNATION), 0
-  end
-  if number + spare > LARGEST_NUMBER then
-    spare = 0
-    return nil, 'FENCE the clock of the server is too far ahead for a fencing number'
-  end
+  local first, behind = count_numbers(FENCE, INCARNATION, ARE_NEW and COUNT or 1)
+  if not first then return nil, behind end
+  number, spare = first, behind
   return number
 end
 
