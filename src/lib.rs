@@ -92,7 +92,7 @@
 //! | `store/quorum/turn`, `store/quorum/waiters` | whose turn it is to try, among the waiters of this gateway | |
 //! | [`store::embedded`] | a durable file with one writer and group commit, or memory | |
 //! | `store::wait_queue` | the wait queues of locks in a gateway's memory, for stores that keep them nowhere else | |
-//! | [`store::diagnostics`], `store/redis/diagnostics`, `store/redis/diagnostics/promises`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
+//! | [`store::diagnostics`], `store/redis/diagnostics`, `store/redis/diagnostics/promises`, `store/redis/diagnostics/contents`, `store/embedded/survey` | what a store is, and what can be promised on it, for people | |
 //! | [`telemetry`], `telemetry/metrics` | what an operator sees besides the log; all numbers but those of requests | |
 //! | `telemetry/traces`, `telemetry/collector` | where the time of a request went, and the way to the collector | |
 //! | `telemetry/untraced` | the same for a program that was built without traces | |

@@ -266,8 +266,8 @@ async fn refuse_unsafe(settings: &Settings) -> anyhow::Result<()> {
         return Ok(());
     };
     let Diagnostics { refusals, unreadable, .. } = survey?;
-    for lock in unreadable {
-        tracing::error!("this lock cannot be read: {lock}");
+    for value in unreadable {
+        tracing::error!("cannot be read: {value}");
     }
     anyhow::ensure!(refusals.is_empty(), "{address} is refused: {}", refusals.join("; "));
     Ok(())

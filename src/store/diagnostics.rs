@@ -15,7 +15,7 @@ pub struct Diagnostics {
     pub unready: Vec<String>,
     /// What of it cannot be reached, and why.
     pub unreachable: Vec<String>,
-    /// Locks whose values no gateway can read.
+    /// What is kept there that no gateway can read.
     pub unreadable: Vec<String>,
     /// What puts something at risk, and is no reason to refuse it.
     pub warnings: Vec<String>,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kit::gateway::run;
-use kit::quorum::Quorum;
+use kit::quorum::{self, Quorum};
 use kit::{Client, Gateway, RedisServer, cluster, eventually, fresh_token, sentinels, server_port};
 
 const PAGE: &str = include_str!("../../docs/stores.md");
@@ -392,6 +392,39 @@ async fn the_user_of_the_page_is_refused_what_harms_others() {
             command.arg(words.collect::<Vec<_>>()).query_async(&mut connection).await;
         let error = reply.expect_err(call);
         assert_eq!(error.code(), Some("NOPERM"), "{call}: {error}");
+    }
+}
+
+/// Then an older copy, or an empty server, would repeat them.
+#[tokio::test(flavor = "multi_thread")]
+async fn fencing_tokens_that_are_ahead_of_the_clock_are_warned_of_in_any_bucket() {
+    const AHEAD: &str = "8000000000000000";
+    let (redis, cluster, quorum) =
+        (RedisServer::start().await, cluster::shared().await, quorum::shared().await);
+    let prefix = fresh_token();
+    let bucket = cluster::bucket_of("b");
+    let owner = &cluster.nodes[cluster.owner_of(cluster::slot_of_lock("b")).await];
+    let fence = |bucket| format!("{prefix}:{{{bucket}}}:fence");
+    for (url, server, key, field) in [
+        (redis.url().to_owned(), &redis, fence(0), "another".to_owned()),
+        (cluster.url(), owner, fence(bucket), "another".to_owned()),
+        (quorum.url(), &quorum.nodes[0], format!("{prefix}:{{quorum}}:record"), format!("b{bucket}")),
+    ] {
+        let args = ["--store", &url, "--redis-prefix", &prefix];
+        let gateway = Gateway::start(&args).await;
+        let client = Client::new(gateway.address);
+        eventually("the store is there", async || client.get("/readyz").send().await.status == 200).await;
+        for key in ["a", "b", "c"] {
+            client.put(&format!("/locks/{key}")).send().await.expect(201);
+        }
+        let (code, page) = check(&args);
+        assert!(code == 0 && !page.contains("fencing tokens are"), "{page}");
+        let _: i64 = server.command(&["HSET", &key, &field, AHEAD]).await;
+        let (code, page) = check(&args);
+        let lines: Vec<_> = page.lines().filter(|line| line.contains("its fencing tokens are ")).collect();
+        assert!(code == 0 && lines.len() == 1 && lines[0].starts_with("warning: "), "{page}");
+        let is_named = lines[0].contains(&format!("127.0.0.1:{}: ", server.port()));
+        assert_eq!(is_named, url != redis.url(), "{page}");
     }
 }
 

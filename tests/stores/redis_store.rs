@@ -321,7 +321,7 @@ async fn head_does_not_pin_and_get_does() {
 /// What no JSON parser would keep exactly is refused before anything is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_that_are_used_up_leave_no_lock() {
-    let stage = Stage::redis().await;
+    let stage = Stage::redis_with(&["--once-memory", "1000000000"]).await;
     let redis = stage.redis.as_ref().unwrap();
     let client = stage.client();
     let last = ((1_u64 << 53) - 1).to_string();
@@ -338,7 +338,7 @@ async fn numbers_that_are_used_up_leave_no_lock() {
 /// As programs before this one left them where a server was started with a clock past the largest number.
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_past_the_largest_which_no_grant_has_keep_nothing_from_being_granted() {
-    let stage = Stage::redis().await;
+    let stage = Stage::redis_with(&["--once-memory", "1000000000"]).await;
     let redis = stage.redis.as_ref().unwrap();
     let client = stage.client();
     let mut last = client.put("/locks/first?ttl=30s").send().await.expect(201).fencing_token();

@@ -199,3 +199,46 @@ async fn a_check_names_the_locks_that_cannot_be_read_and_fails() {
     assert!(!page.contains("\"good\""), "{page}");
     assert_eq!(redis.keys().await.len(), before.len());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_names_all_that_no_script_can_read_and_nothing_that_scripts_wrote() {
+    let redis = RedisServer::start_with(&["--maxmemory", "1gb"]).await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    let check = |prefix: &str| {
+        let output = run(&["check", "--store", redis.url(), "--redis-prefix", prefix]);
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (token, waiter) = (fresh_token(), fresh_token());
+    client.put("/locks/freed?ttl=1m").token(&token).send().await.expect(201);
+    client.delete("/locks/freed").token(&token).send().await.expect(204);
+    client.put("/locks/slots?ttl=1m&slots=3").token(&token).send().await.expect(201);
+    client.put("/locks/held?ttl=1m").token(&token).send().await.expect(201);
+    client.put("/locks/held?ttl=1m&wait=100ms").token(&waiter).send().await.expect(423);
+    client.put("/once/begun?ttl=1m").token(&token).send().await.expect(201);
+    client.put("/once/done?ttl=1m").token(&token).send().await.expect(201);
+    client.post("/once/done").token(&token).body("a result\nof two lines").send().await.expect(200);
+    let (code, page) = check("fencepost");
+    assert!(code == 0 && !page.contains("cannot be read"), "{page}");
+
+    let _: () = redis.command(&["SET", "fencepost:{0}:once:odd", "something"]).await;
+    for kind in ["once:list", "seats:odd", "ends:odd"] {
+        let _: i64 = redis.command(&["RPUSH", &format!("fencepost:{{0}}:{kind}"), "something"]).await;
+    }
+    let _: i64 = redis.command(&["RPUSH", "another:{0}:fence", "something"]).await;
+    let (code, page) = check("fencepost");
+    assert!(code == 1 && page.matches("cannot be read").count() == 4, "{page}");
+    let (keys, (code_of_another, page_of_another)) = (redis.keys().await.len(), check("another"));
+    assert_eq!(code_of_another, 1, "{page_of_another}");
+    let page = page + &page_of_another;
+    for what in [
+        "record \"odd\"",
+        "record \"list\"",
+        "key \"fencepost:{0}:seats:odd\"",
+        "key \"fencepost:{0}:ends:odd\"",
+        "key \"another:{0}:fence\"",
+    ] {
+        assert!(page.contains(&format!("cannot be read: the value of {what}: another")), "{what}: {page}");
+    }
+    assert_eq!(redis.keys().await.len(), keys);
+}

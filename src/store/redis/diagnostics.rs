@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{ConnectionAddr, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{Instant, timeout};
 
+use self::contents::Contents;
 use super::address::{AddressError, Layout, RedisAddress};
 use super::client::{Client, without_deadlines};
 use super::connection::sentinel::{Primary, Sentinels};
@@ -16,18 +17,12 @@ use super::health::preflight::{Look, Preflight};
 use super::health::profile::{Config, Profile};
 use super::health::quorum;
 use super::node::Node;
-use super::scripts::is_readable;
-use super::scripts::keys::{KeySpace, NameKind};
 use super::settings::RedisSettings;
 use crate::clock::{Clock, SystemClock};
 use crate::store::diagnostics::{Block, Diagnostics, promises};
 
+mod contents;
 mod promises;
-
-/// The most keys that one `SCAN` looks at, the most of them, and the most of their locks that are told of.
-const MOST_AT_ONCE: usize = 1_000;
-const MOST_STEPS: usize = 10;
-const MOST_TOLD: usize = 10;
 
 /// How often a server is asked for its time: the shortest round trip says most about its clock.
 const QUESTIONS: usize = 5;
@@ -65,10 +60,12 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
                 diagnostics.unready.extend(too_few_replicas.iter().cloned().map(named));
                 let ahead = report.timing.too_far_ahead().filter(|_| list.is_none());
                 diagnostics.warnings.extend(ahead.map(named));
+                let tokens = report.tokens_too_far_ahead(SystemClock.wall());
+                diagnostics.warnings.extend(tokens.map(named));
                 // Unless that is what it was refused for.
                 let unfit = report.look.check().err().filter(|_| refusals.is_empty());
                 diagnostics.unreachable.extend(unfit.map(named));
-                diagnostics.unreadable.extend(report.unreadable.iter().cloned().map(named));
+                diagnostics.unreadable.extend(report.contents.unreadable.iter().cloned().map(named));
                 if list.is_none() {
                     let unready = report.look.unready();
                     diagnostics.unready.extend(unready.map(|reason| named(reason.to_string())));
@@ -136,8 +133,7 @@ struct ServerReport {
     timing: Timing,
     /// Its part in a quorum, if it is to be one of it.
     membership: Option<quorum::PartOfQuorum>,
-    /// Locks whose values no gateway can read.
-    unreadable: Vec<String>,
+    contents: Contents,
 }
 
 /// The quickest answer of a server to a question for its time.
@@ -174,11 +170,13 @@ async fn see(
             None => None,
         };
         let timing = Timing::take(&mut connection).await?;
-        let unreadable = match look.may_list {
-            true => unreadable(&mut connection, preflight.keys(), Instant::now() + patience / 2).await?,
-            false => Vec::new(),
-        };
-        Ok(ServerReport { look, timing, membership, unreadable })
+        let mut contents = Contents::default();
+        if look.may_list {
+            let stop_at = Instant::now() + patience / 2;
+            let reads_records = look.room.may_be_read();
+            contents.find(&mut connection, preflight.keys(), list.is_some(), reads_records, stop_at).await?;
+        }
+        Ok(ServerReport { look, timing, membership, contents })
     };
     match timeout(patience, look).await {
         Ok(seen) => seen.map_err(|error| Unseen::of(&error)),
@@ -193,56 +191,6 @@ async fn see(
             Err(Unseen::Unreachable(format!("no answer within {waited}{hint}")))
         }
     }
-}
-
-/// The locks whose values or leases no gateway can read, of those that a look has time for.
-async fn unreadable(
-    connection: &mut MultiplexedConnection,
-    keys: &KeySpace,
-    stop_at: Instant,
-) -> RedisResult<Vec<String>> {
-    let pattern = keys.pattern_of(NameKind::Lock, "");
-    let (mut position, mut found) = (0_u64, Vec::new());
-    for _ in 0..MOST_STEPS {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(position).arg("MATCH").arg(&pattern).arg("COUNT").arg(MOST_AT_ONCE);
-        let (next, names): (u64, Vec<Vec<u8>>) = scan.query_async(connection).await?;
-        let locks =
-            names.iter().filter_map(|name| keys.key_at(NameKind::Lock, std::str::from_utf8(name).ok()?));
-        let locks: Vec<_> = locks.collect();
-        let mut look = redis::pipe();
-        for key in &locks {
-            look.cmd("GET").arg(keys.lock(key)).cmd("PTTL").arg(keys.lock(key));
-        }
-        let values: Vec<RedisResult<Value>> = match locks.is_empty() {
-            true => Vec::new(),
-            false => look.ignore_errors().query_async(connection).await?,
-        };
-        for (key, value) in locks.iter().zip(values.chunks(2)) {
-            let fault = match value {
-                [Ok(Value::BulkString(value)), left_ms] if is_readable(value) => {
-                    // Scripts give a lock that several hold its TTL again, and an offer has an end of its own.
-                    let is_endless = !value.starts_with(b"?") && matches!(left_ms, Ok(Value::Int(-1)));
-                    is_endless.then_some(("lease", "another program took the TTL from its key"))
-                }
-                [Ok(Value::Nil), _] => None,
-                // Any other error speaks of the server, and not of the value.
-                [Err(error), _] if error.code() != Some("WRONGTYPE") => None,
-                _ => Some(("value", "another version of Fencepost, or another program, wrote it")),
-            };
-            let told = fault.map(|(what, why)| format!("the {what} of lock {:?}: {why}", key.as_str()));
-            // A SCAN may name a key twice.
-            if let Some(told) = told.filter(|told| !found.contains(told)) {
-                found.push(told);
-            }
-        }
-        position = next;
-        if position == 0 || found.len() >= MOST_TOLD || Instant::now() >= stop_at {
-            break;
-        }
-    }
-    found.truncate(MOST_TOLD);
-    Ok(found)
 }
 
 impl Unseen {
@@ -324,6 +272,18 @@ impl ServerReport {
         ]);
         rows.extend(self.membership.as_ref().map(|membership| ("quorum", membership.text.clone())));
         Block(rows)
+    }
+
+    /// That tokens are ahead of the server's clock, as it is when this machine's says `wall`.
+    fn tokens_too_far_ahead(&self, wall: Duration) -> Option<String> {
+        let last_s = Duration::from_micros(self.contents.last_number).as_secs_f64();
+        let ahead_s = last_s - wall.as_secs_f64() - self.timing.ahead_seconds;
+        (ahead_s > MOST_AHEAD_S).then(|| {
+            format!(
+                "its fencing tokens are {ahead_s:.0} s ahead of its clock: until that has passed them, do not delete or restore the data of \
+                 the store, since tokens would repeat"
+            )
+        })
     }
 
     fn member(&self, server: String) -> Option<quorum::QuorumServer> {

@@ -113,6 +113,11 @@ impl RoomState {
         };
         Self { bound_bytes, used_bytes: profile.used_memory }
     }
+
+    /// Whether the gateway's user may read records.
+    pub(crate) fn may_be_read(&self) -> bool {
+        self.bound_bytes != Err(MAY_NOT)
+    }
 }
 
 impl fmt::Display for RoomState {

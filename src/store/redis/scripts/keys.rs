@@ -148,6 +148,18 @@ impl KeySpace {
         format!("{}:{{{bucket}}}:{}:{}*", literal(&self.prefix), kind.as_str(), literal(prefix))
     }
 
+    /// The `SCAN` pattern for the names of all kinds.
+    pub(crate) fn pattern(&self) -> String {
+        let bucket = if self.buckets == 1 { "0" } else { "*" };
+        format!("{}:{{{bucket}}}:*", literal(&self.prefix))
+    }
+
+    /// What stands behind the bucket in a name, and says of which kind it is.
+    pub(crate) fn kind_in<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let (_, rest) = name.strip_prefix(&*self.prefix)?.strip_prefix(":{")?.split_once("}:")?;
+        Some(rest.split_once(':').map_or(rest, |(kind, _)| kind))
+    }
+
     /// Where gateways say that they are alive.
     pub(crate) fn presence(&self, bucket: Bucket) -> String {
         self.name_in(bucket, "gates")
