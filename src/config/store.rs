@@ -48,6 +48,8 @@ pub struct StoreArgs {
     store: String,
 
     /// How every key in Redis begins
+    ///
+    /// Gateways with different prefixes grant the same locks: to change it is to change the store.
     #[arg(
         long,
         help_heading = "Store",
