@@ -73,8 +73,11 @@ function resultOf(made, mostBytes) {
   if (typeof told !== "string" && !isView) throw new TypeError("this is no result: return a string, bytes or { body }");
   const body = isView ? Buffer.from(told.buffer, told.byteOffset, told.byteLength) : Buffer.from(told);
   if (body.length > mostBytes) throw new Refused(`${body.length} bytes are longer than ${mostBytes}`);
-  const { status, contentType } = told === made ? {} : made; // An empty result says by a status that it is meant.
-  return { body, status: status ?? (body.length ? undefined : 0), contentType };
+  const { status, contentType } = told === made ? {} : made;
+  // The work is done, so its result must not fail for what no request can carry: that counts as none.
+  const kind = (typeof contentType === "string" ? contentType.trim() : "").match(/^[ -~]{1,127}$/)?.[0];
+  const number = /^\d{1,3}$/.test(String(status)) ? Number(status) : undefined;
+  return { body, status: number ?? (body.length ? undefined : 0), contentType: kind }; // By a status, empty is meant.
 }
 function read(what, file, use) { // What is wrong with a file of settings is told with its name.
   try {

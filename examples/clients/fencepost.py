@@ -68,12 +68,18 @@ class Result:
     content_type: str | None = None
     was_replayed: bool = False
     fencing_token: int = 0
+def status_of(told: Any) -> int | None:
+    with suppress(ArithmeticError, TypeError, ValueError): return int(told) if 0 <= int(told) <= 999 else None
+    return None
 def result_of(made: "Result | bytes | str", most_bytes: int) -> Result:
     if isinstance(made, str): made = Result(made.encode(), content_type="text/plain; charset=utf-8")
     result = made if isinstance(made, Result) else Result(made)
     if not isinstance(result.body, (bytes, bytearray, memoryview)):  # Such as None, or a list.
         raise TypeError(f"{type(result.body).__name__} is no result: return bytes, str or Result")
-    result = replace(result, body=bytes(result.body))
+    kind = result.content_type.strip() if isinstance(result.content_type, str) else ""
+    # The work is done, so its result must not fail for what no request can carry: that counts as none.
+    result = replace(result, body=bytes(result.body), status=status_of(result.status),
+                     content_type=kind if re.fullmatch("[ -~]{1,127}", kind) else None)
     if 0 < most_bytes < len(result.body): raise Refused(f"{len(result.body)} bytes are longer than {most_bytes}")
     return result if result.body or result.status is not None else replace(result, status=0)  # That means: empty.
 def replayed(status: int, body: bytes, headers: Any) -> Result | None:

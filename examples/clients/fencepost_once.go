@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -87,6 +88,14 @@ func (c *Client) store(lease *Lease, made *Result, begin url.Values) (*Result, e
 	until := time.Now().Add(-least(-lease.ttl, -c.RetryFor)) // The longer one.
 	if made != nil {
 		result = *made
+	}
+	// The work is done, so its result must not fail for what no request can carry: that counts as none.
+	if result.Status != nil && (*result.Status < 0 || *result.Status > 999) {
+		result.Status = nil
+	}
+	kind := strings.TrimSpace(result.ContentType)
+	if result.ContentType = kind; len(kind) > 127 || !printed.MatchString(strings.ReplaceAll(kind, " ", "")) {
+		result.ContentType = ""
 	}
 	if len(result.Body) == 0 && result.Status == nil { // An empty result says by a status that it is meant.
 		result.Status = new(int)

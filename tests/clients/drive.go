@@ -90,14 +90,16 @@ func work(ctx context.Context, held *fencepost.Lease) error {
 	}
 }
 
-// What work returns: much, what no header can carry, nothing with a status, or a text.
+// What work returns: much, what no request can carry, what is like a type, nothing with a status, or a text.
 func made(word string, place *fencepost.Place) *fencepost.Result {
-	created, nothing := 201, 204
+	created, nothing, unknown := 201, 204, 1000
 	switch word {
 	case "much":
 		return &fencepost.Result{Body: make([]byte, place.MaxResultBytes+1)}
 	case "unsent":
-		return &fencepost.Result{ContentType: "text\n/plain"}
+		return &fencepost.Result{Body: []byte(word), Status: &unknown, ContentType: "text\n/plain"}
+	case "trimmed":
+		return &fencepost.Result{Body: []byte(word), Status: &created, ContentType: "application/json\n"}
 	case "empty":
 		return &fencepost.Result{Status: &nothing}
 	}

@@ -2,6 +2,7 @@
 import json
 import os
 import sys
+from http import HTTPStatus
 from typing import cast
 
 from fencepost import Fencepost, FencepostError, Lease, NothingDone, Place, Refused, Result, Superseded
@@ -51,11 +52,13 @@ def take_over(words: list[str]) -> bool:
 
 
 def made(word: str, place: Place) -> Result | str:
-    """What work returns: much, what no header can carry, no result, nothing with a status, or a text."""
+    """What work returns: much, what no request can carry, what is like a status, no result, nothing, or a text."""
     if word == "much":
         return "x" * (place.max_result_bytes + 1)
     if word == "unsent":
-        return Result(b"", content_type="text\n/plain")
+        return Result(word.encode(), 1000, "text\n/plain")
+    if word == "trimmed":
+        return Result(word.encode(), HTTPStatus.CREATED, "application/json\n")
     if word == "five":
         return cast(str, 5)
     return Result(b"", 204) if word == "empty" else Result(word.encode(), 201, "application/json")

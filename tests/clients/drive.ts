@@ -42,10 +42,11 @@ async function hold(key: string, ttlMs: number, waitMs: number): Promise<void> {
   say("released");
 }
 
-/** What work returns: much, what no header can carry, no result, nothing with a status, or a text. */
+/** What work returns: much, what no request can carry, what is like a type, no result, nothing with a status, or a text. */
 function made(word: string, place: Place): Made {
   if (word === "much") return "x".repeat(place.maxResultBytes + 1);
-  if (word === "unsent") return { body: "", contentType: "text\n/plain" };
+  if (word === "unsent") return { body: word, status: 1000, contentType: "text\n/plain" };
+  if (word === "trimmed") return { body: word, status: 201, contentType: "application/json\n" };
   if (word === "five") return 5 as unknown as Made;
   if (word === "empty") return { body: "", status: 204 };
   return { body: word, status: 201, contentType: "application/json" };
