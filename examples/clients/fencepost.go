@@ -49,6 +49,7 @@ type Error struct {
 	Position   int           `json:"position"` // In the wait queue, from 1 on.
 	Holder     *Holder       `json:"holder"`
 	Worker     *Holder       `json:"worker"`        // Who does a piece of work.
+	Yours      bool          `json:"yours"`         // Whether that is this client.
 	Successor  int64         `json:"fencing_token"` // The number of who has taken over.
 }
 
@@ -262,9 +263,14 @@ func (c *Client) take(ctx context.Context, lease *Lease, o Options, query url.Va
 		// It waited. The same request says when the lease ends.
 		err = c.call(ctx, "PUT", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
 	}
-	isOpen := err != nil && ctx.Err() != nil || errors.Is(err, ErrUnknown)
+	var answer *Error
+	isOwn := errors.As(err, &answer) && answer.Yours // It was abandoned by this client, and the work has not begun.
+	isOpen := isOwn || err != nil && ctx.Err() != nil || errors.Is(err, ErrUnknown)
 	if isOpen || errors.Is(err, ErrBusy) && (o.Wait > 0 || len(lease.Keys) > 1) { // It frees what it was not told of.
 		_ = c.leave(lease, true)
+	}
+	if isOwn {
+		return &Error{Kind: ErrUnavailable, Message: lease.Key + ": the lease was over before the work began"}
 	}
 	return err
 }
@@ -419,7 +425,7 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		problem.Message = fmt.Sprintf("%s %s at %s: %s", method, l.Key, base, problem.Detail)
 		isDoubtful, isReached = isDoubtful || problem.Kind == ErrUnknown, isReached || status > 0
 		pause, isBusy := 200*time.Millisecond, problem.Kind == ErrBusy || problem.Kind == ErrAbandoned
-		if isBusy && time.Until(waitUntil) > 100*time.Millisecond {
+		if isBusy && !problem.Yours && time.Until(waitUntil) > 100*time.Millisecond { // It need not wait for itself.
 			if problem.Position > 0 {
 				continue
 			}

@@ -150,9 +150,10 @@ export class Fencepost {
       return !grant.wasReplayed && now() - sentAt > ttlMs / 3 ? await put(this.tryForMs) : [sentAt, grant];
     } catch (error) { // It leaves the wait queue, and releases a grant that it was not told of.
       const harmless = [Lost, Refused, Unavailable, Abandoned, ...(waitMs || Array.isArray(key) ? [] : [Busy])];
-      const isOpen = more.signal?.aborted || !harmless.some((kind) => error instanceof kind); // By a Lost, too.
+      const isOwn = error instanceof Abandoned && error.problem.yours; // And the work has not begun.
+      const isOpen = isOwn || more.signal?.aborted || !harmless.some((kind) => error instanceof kind); // By Lost, too.
       if (isOpen) await this.leave(more.path, key, token).catch(() => {});
-      throw error;
+      throw isOwn ? new Unavailable(`${key}: the lease was over before the work began`) : error;
     }
   }
 
@@ -301,7 +302,8 @@ export class Fencepost {
       const message = `${method} ${key} at ${url}: ${problem.detail ?? (text || status)}`;
       const error = new kind(message, problem, after);
       const isBusy = kind === Busy || kind === Abandoned;
-      const isFinal = isBusy ? now() > waitUntil - 100 : error instanceof Lost || error instanceof Refused;
+      const hasWaited = now() > waitUntil - 100 || problem.yours; // It need not wait for itself.
+      const isFinal = isBusy ? hasWaited : error instanceof Lost || error instanceof Refused;
       if (isFinal && doubtful.size && method === "PUT") { // Those may have granted it, or a late copy still takes it.
         // After Busy, this one answers, and tells the store that they share.
         const others = isBusy ? this : Object.assign(Object.create(this), { urls: [...doubtful] });

@@ -176,7 +176,11 @@ class Fencepost:
                 # If it waited, the lease began later. The same request says when it ends.
                 sent, grant = self.call("PUT", key, token, now() + self.try_for_s, query, path=path, headers=headers)
             return grant if isinstance(grant, Result) else made(key, token, sent, grant, query, headers)
-        except (Lost, Refused, Unavailable, Abandoned): raise
+        except (Lost, Refused, Unavailable): raise
+        except Abandoned as error:
+            if not error.problem.get("yours"): raise
+            with suppress(Exception): self._leave(path, key, token)  # It was ours, and the work has not begun.
+            raise Unavailable(f"{key}: the lease was over before the work began")
         except BaseException as error:  # It leaves the wait queue, and releases a grant that it was not told of.
             if wait_s or not isinstance(error, Busy) or not isinstance(key, str):
                 with suppress(Exception): self._leave(path, key, token)
@@ -307,7 +311,8 @@ class Fencepost:
             kind = kind_of(status, problem.get("type", ""))
             why = f"{method} {key} at {url}: {problem.get('detail') or text or status}"
             is_busy = kind in (Busy, Abandoned)
-            is_final = now() > wait_until - 0.1 if is_busy else issubclass(kind, (Lost, Refused))
+            is_over = now() > wait_until - 0.1 or bool(problem.get("yours"))  # It need not wait for itself.
+            is_final = is_over if is_busy else issubclass(kind, (Lost, Refused))
             if is_final and doubtful and method == "PUT":  # Those may have granted it, or a late copy still takes it.
                 others = copy.copy(self)
                 if not is_busy: others.urls = doubtful  # Else this one answers, and tells the store that they share.

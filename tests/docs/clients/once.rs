@@ -1,12 +1,14 @@
 //! Pieces of work that clients do once: two at the same time, workers that are killed, and answers that get lost.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
-use super::answers::Pretender;
+use super::answers::{Pretender, answer};
 use super::workshop::{Driver, Kind};
 use super::{Scene, url};
 use kit::eventually;
-use kit::proxy::Fate;
+use kit::proxy::{Fate, Gate};
 
 with_each!(
     super::Kind::EXAMPLES;
@@ -19,6 +21,8 @@ with_each!(
     a_superseded_worker_is_told_by_whom,
     the_result_of_a_broken_record_is_stored_all_the_same,
     what_someone_may_have_done_is_left_alone_if_you_say_so,
+    a_place_whose_lease_ends_before_its_work_begins_is_left_to_others,
+    a_client_does_not_wait_for_a_place_of_its_own,
     another_request_of_the_same_key_is_refused,
     a_result_that_is_too_large_gives_the_place_up,
     a_type_and_a_status_that_no_request_can_carry_keep_no_result_from_being_stored,
@@ -202,6 +206,37 @@ async fn what_someone_may_have_done_is_left_alone_if_you_say_so(kind: Kind) {
     // It waits, since the other may come back and store its result.
     assert_eq!(client.does("once k 300 0.5 f keep-off").await, "abandoned");
     assert_eq!(works(&mut client, "once k 300 0 f").await.0, 1);
+}
+
+/// Certainly nothing was done. Were the place left behind, a person would have to find that out.
+async fn a_place_whose_lease_ends_before_its_work_begins_is_left_to_others(kind: Kind) {
+    let scene = Scene::start().await;
+    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &proxy), ("TRY_FOR_S", "3")]).await;
+    let (message, late) = (Gate::new(), Gate::new());
+    message.cancel();
+    for fate in [Fate::Hold { message, answer: late.clone() }, Fate::LoseAnswers] {
+        scene.proxy.expect("PUT", fate);
+        client.begins("once k 1 0 f keep-off").await;
+        eventually("its lease is over", async || scene.record().await["state"] == "lapsed").await;
+        late.cancel();
+        assert_eq!(client.says().await, "unavailable");
+        scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
+    }
+    assert_eq!(works(&mut client, "once k 300 0 f keep-off").await.0, 0);
+}
+
+async fn a_client_does_not_wait_for_a_place_of_its_own(kind: Kind) {
+    let own = r#"{"type":"/problems/once-abandoned","title":"t","status":409,"detail":"d","yours":true}"#;
+    let gateway = Pretender::start(move |method| match method {
+        "DELETE" => answer("204 No Content", ""),
+        _ => answer("409 Conflict", own),
+    });
+    let gateway = gateway.await;
+    let mut client = kind.start(&gateway.url).await;
+    let asked = Instant::now();
+    assert_eq!(client.does("once k 30 15 f keep-off").await, "unavailable");
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
 }
 
 async fn another_request_of_the_same_key_is_refused(kind: Kind) {
