@@ -23,6 +23,15 @@ async def later(tasks: BackgroundTasks) -> dict[str, str]:
 async def named(name: str) -> dict[str, str]: return {"is": name}
 "#;
 
+/// As a server that does not say how the path was written, which it need not.
+pub const NO_RAW_PATH: &str = r#"
+from starlette.types import Receive, Scope, Send
+served = app
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    scope.pop("raw_path", None)
+    await served(scope, receive, send)
+"#;
+
 /// Handlers that act, and then fail at a lock or a record of their own.
 pub const LOCKS_OF_EXPRESS: &str = r#"
 import { appendFileSync } from "node:fs";

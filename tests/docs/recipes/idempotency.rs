@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use super::handlers::{LOCKS_OF_EXPRESS, LOCKS_OF_STARLETTE, MORE_HANDLERS, MORE_TASKS};
+use super::handlers::{LOCKS_OF_EXPRESS, LOCKS_OF_STARLETTE, MORE_HANDLERS, MORE_TASKS, NO_RAW_PATH};
 use super::provider::Provider;
 use super::{Scene, on_each_gateway};
 use crate::clients::{installed, root, tool};
@@ -24,6 +24,7 @@ on_each_gateway!(
     a_task_of_starlette_that_fails_after_the_answer_changes_nothing,
     what_locks_of_the_handler_raise_is_a_failure_of_the_handler,
     a_redirect_of_starlette_is_not_stored,
+    another_path_is_another_request_where_starlette_is_told_no_raw_path,
     nobody_is_not_served,
     what_a_provider_declines_is_told_again,
 );
@@ -306,6 +307,22 @@ async fn a_redirect_of_starlette_is_not_stored(scene: Scene) {
         assert!(answer.status == 201 && !answer.is_replayed, "{answer:?}");
     }
     assert_eq!(provider.charges(), 1);
+}
+
+async fn another_path_is_another_request_where_starlette_is_told_no_raw_path(scene: Scene) {
+    let provider = Provider::start().await;
+    let more = [MORE_TASKS, NO_RAW_PATH].concat();
+    let server = Server::start_with(Framework::FastApi, &scene, &provider, None, &more).await;
+    let asks = async |path: &str| {
+        let url = format!("http://127.0.0.1:{}/charges/of/{path}", server.port);
+        ask(url, "ann".to_owned(), "path".to_owned(), "1999".to_owned()).await
+    };
+    for is_replayed in [false, true] {
+        let answer = asks("%C3%A9").await;
+        assert_eq!((answer.status, answer.is_replayed), (201, is_replayed), "{answer:?}");
+        assert_eq!(answer.body["is"], "\u{e9}");
+    }
+    asks("e").await.is_refused(422, "another request");
 }
 
 async fn nobody_is_not_served(scene: Scene) {
