@@ -104,7 +104,10 @@ impl AcquireSettings {
 
     /// What is said of it if this process may have it, and could not release it.
     pub(crate) fn left_behind(&self) -> &'static str {
-        match self.once {
+        match &self.once {
+            Some(terms) if !terms.may_take_over => {
+                "the command did not run, but its record may be left: until that is broken, runs with --no-takeover may end with 77"
+            }
             Some(_) => "the work may stay blocked until its lease ends",
             None => self.said_of(
                 "the lock may stay taken until its ttl ends",

@@ -77,6 +77,8 @@ pub(crate) struct Busy {
     pub(crate) reason: String,
     /// No client is at work, but one may have done it, and the work is not to be taken over.
     pub(crate) is_abandoned: bool,
+    /// The client that has left is this one: its lease ended before it knew of it.
+    pub(crate) is_own: bool,
 }
 
 /// What speaks HTTP with a gateway at this address.
@@ -172,6 +174,7 @@ impl Gateway {
                 waiters: problem.waiters,
                 reason: reply.reason(),
                 is_abandoned: problem.kind == ABANDONED,
+                is_own: problem.yours == Some(true),
             }),
             kind if reply.is_refusal() || [UNSUPPORTED, NO_SLOTS].contains(&kind) => {
                 AcquireAnswer::Refused(RequestRefusal {

@@ -122,6 +122,8 @@ pub(super) struct GatewayProblem {
     pub(super) key: Option<String>,
     pub(super) position: Option<u64>,
     pub(super) waiters: u64,
+    /// Of work that a worker has left: whether the token is that worker's.
+    pub(super) yours: Option<bool>,
 }
 
 #[derive(Deserialize)]

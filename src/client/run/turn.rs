@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::signals::Signals;
 use super::terminal::Terminal;
 use crate::client::{
-    ABANDONED, AcquireAnswer, AcquireSettings, CommandFailure, Contact, Gateway, Gateways, HeldGrant,
+    ABANDONED, AcquireAnswer, AcquireSettings, Busy, CommandFailure, Contact, Gateway, Gateways, HeldGrant,
     REFUSED, RequestRefusal, StoredOutput, UNREACHABLE, by_signal,
 };
 use crate::clock::{Backoff, boottime};
@@ -32,8 +32,10 @@ const ANSWER_MAY_TAKE: Duration = Duration::from_secs(10);
 const ANSWER_OF_SEVERAL_MAY_TAKE: Duration = Duration::from_secs(4);
 /// The command is started only if at most this part of the lease may be over.
 const FRESH_PART: u32 = 3;
-/// How long giving up a place may take. It is a courtesy: the place ends by itself.
+/// How long giving up a place may take. Mostly the place ends by itself. If not, the user is told of it.
 const GIVING_UP_MAY_TAKE: Duration = Duration::from_secs(2);
+/// Why a lock that was granted is given up.
+const TOO_LATE: &str = "answers take too long for a lease this short";
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -183,9 +185,12 @@ impl Turn<'_> {
                 AcquireAnswer::Held(_) | AcquireAnswer::Busy(_) => {
                     self.gateways.answered(number);
                     self.has_decided = true;
-                    self.may_have_lock = matches!(answer, AcquireAnswer::Held(_));
-                    // A record has no queue.
-                    self.may_have_place = self.may_have_lock || self.settings.once.is_none();
+                    self.may_have_lock = matches!(
+                        answer,
+                        AcquireAnswer::Held(_) | AcquireAnswer::Busy(Busy { is_own: true, .. })
+                    );
+                    // A record has no queue. But a request that had no answer may reach a gateway yet.
+                    self.may_have_place |= self.may_have_lock || self.settings.once.is_none();
                 }
                 AcquireAnswer::NotNow(trouble) => {
                     self.may_have_place |= contact > Contact::None;
@@ -203,10 +208,13 @@ impl Turn<'_> {
                 AcquireAnswer::Held(_)
                     if now < wait_ends_at.max(contact_ends_at) || std::mem::take(&mut may_go_past) => {}
                 AcquireAnswer::Held(_) => {
-                    let reason = "answers take too long for a lease this short";
-                    return Err(NotTaken::because(Cause::Unreachable, reason));
+                    return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
                 }
                 AcquireAnswer::Done(result) => return Err(NotTaken::because(Cause::Done(result), "")),
+                // The command was never started, so to give the place up leaves no doubt behind.
+                AcquireAnswer::Busy(Busy { is_own: true, .. }) => {
+                    return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
+                }
                 // Hardly anything but a person ends this, so it is not waited for.
                 AcquireAnswer::Busy(busy) if busy.is_abandoned => {
                     return Err(NotTaken::because(Cause::Abandoned, ""));

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use kit::{Client, Gateway, fresh_token};
+use kit::proxy::{Fate, Framing, Gate, Progress};
+use kit::{Client, Gateway, Proxy, eventually, fresh_token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::run::kit::Scene;
 use crate::run::shape::Recorder;
+
+/// A lost answer is asked for again for long enough.
+const GATEWAY_WAIT: [&str; 2] = ["--gateway-wait", "30s"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn work_of_another_is_waited_for_and_not_longer() {
@@ -31,6 +35,61 @@ async fn without_take_over_nothing_runs_that_may_have_run_before() {
     assert!(!scene.path("ran").exists());
     client.delete("/once/k?force=true&clean=true").send().await.expect(204);
     scene.do_work(&["--no-takeover"], "true").await.expect_silent(0);
+}
+
+/// Its own lease has ended before it knew of it, so no other run may have done anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_take_over_a_place_whose_command_never_ran_is_given_up_and_forgotten() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let (scene, client) =
+        (Scene::at(format!("http://127.0.0.1:{}", proxy.port())), Client::new(gateway.address));
+    let flags = [&GATEWAY_WAIT[..], &["--ttl", "1s", "--no-takeover"]].concat();
+    let is_lapsed = async || client.get("/once/k").send().await.expect(200).json()["state"] == "lapsed";
+
+    let mut lost = proxy.expect("PUT ", Fate::CutAfter);
+    proxy.set_policy(|_| Fate::CutBefore);
+    let running = scene.start_work(&flags, "echo >ran");
+    lost.reaches(Progress::Answered).await;
+    eventually("its lease is over", is_lapsed).await;
+    proxy.set_policy(|_| Fate::Pass);
+    running.end().await.expect_line(69, &["cannot begin the work \"k\"", "lease"]);
+    client.get("/once/k").send().await.expect(404);
+
+    // The same where it cannot be given up: then that is told.
+    let mut lost = proxy.expect("PUT ", Fate::CutAfter);
+    proxy.set_policy(|_| Fate::CutBefore);
+    let running = scene.start_work(&flags, "echo >ran");
+    lost.reaches(Progress::Answered).await;
+    eventually("its lease is over", is_lapsed).await;
+    proxy.set_policy(|message| if message.starts_with(b"DELETE ") { Fate::CutBefore } else { Fate::Pass });
+    let left = "until that is broken, runs with --no-takeover may end with 77";
+    running.end().await.expect_line(69, &["cannot begin the work \"k\"", "the command did not run", left]);
+    client.delete("/once/k?force=true&clean=true").send().await.expect(204);
+
+    assert!(!scene.path("ran").exists());
+    proxy.set_policy(|_| Fate::Pass);
+    let next = scene.do_work(&["--no-takeover"], "echo $ONCE_EARLIER").await.expect_silent(0);
+    assert_eq!(next.stdout, "0\n");
+}
+
+/// It would block the work, and count as a run that may have done it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_arrives_after_its_run_was_told_busy_begins_nothing() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let (scene, client) =
+        (Scene::at(format!("http://127.0.0.1:{}", proxy.port())), Client::new(gateway.address));
+    let worker = fresh_token();
+    client.put("/once/k?ttl=1m").token(&worker).send().await.expect(201);
+    let arrives = Gate::new();
+    let mut late = proxy.expect("PUT ", Fate::late(arrives.clone()));
+    let flags = [&GATEWAY_WAIT[..], &["--wait", "0s"]].concat();
+    scene.do_work(&flags, "echo >ran").await.expect_line(75, &["the work \"k\" is busy"]);
+    client.delete("/once/k?clean=true").token(&worker).send().await.expect(204);
+    arrives.cancel();
+    late.reaches(Progress::Answered).await;
+    client.get("/once/k").send().await.expect(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
