@@ -153,7 +153,8 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
                     once::store(lock, &mut gateways, &mut signals, &output.whole()).await
                 }
                 _ if is_nobody_left => {
-                    let is_clean = settings.clean_statuses.contains(&code);
+                    // A signal may have come in the middle of the work, and 128 + n is ours to say.
+                    let is_clean = status.exited() && settings.clean_statuses.contains(&code);
                     release(lock, is_clean, &mut gateways, &mut signals).await;
                     Ok(code)
                 }

@@ -25,6 +25,7 @@ on_each_store!(
     after_a_failure_the_next_run_is_told_of_it_unless_it_was_clean,
     after_sigkill_the_next_run_is_told_of_it,
     a_signal_gives_up,
+    a_command_that_a_signal_ended_is_counted_though_its_status_is_named_as_clean,
 );
 
 /// On a server that says how much memory it may use: one that does not keeps no records.
@@ -87,6 +88,17 @@ async fn a_signal_gives_up(stage: Stage) {
     first.signal("TERM");
     first.end().await.expect_silent(128 + 15);
     let next = scene.do_work(&["--wait", "0s"], "echo $ONCE_EARLIER").await.expect_silent(0);
+    assert_eq!(next.stdout, "1\n");
+}
+
+async fn a_command_that_a_signal_ended_is_counted_though_its_status_is_named_as_clean(stage: Stage) {
+    let scene = Scene::on(&stage.gateway);
+    let flags = ["--clean-status", "137,143", "--wait", "0s"];
+    // One that says so by itself is believed.
+    scene.do_work(&flags, "exit 143").await.expect_silent(143);
+    let killed = scene.do_work(&flags, "echo $ONCE_EARLIER; kill -9 $$").await;
+    assert_eq!((killed.status, &*killed.stdout), (Some(137), "0\n"), "{killed:?}");
+    let next = scene.do_work(&flags, "echo $ONCE_EARLIER").await.expect_silent(0);
     assert_eq!(next.stdout, "1\n");
 }
 
