@@ -12,6 +12,7 @@ use super::trouble::{Contact, Trouble};
 use crate::lock::{LeaseToken, LockKey};
 
 /// All gateways, asked about the same. They share a store, so what one of them granted holds at all.
+#[derive(Clone)]
 pub(crate) struct Gateways {
     members: Vec<Member>,
     wait: Duration,
@@ -21,6 +22,7 @@ pub(crate) struct Gateways {
     failures: usize,
 }
 
+#[derive(Clone)]
 struct Member {
     name: String,
     gateway: Arc<Gateway>,

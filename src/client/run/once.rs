@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::ending::last_answer;
+use super::renewals::go_on_renewing;
 use super::signals::Signals;
 use crate::client::{
     AcquireAnswer, AcquireSettings, CommandFailure, Gateway, Gateways, StoreAnswer, StoredOutput, Trouble,
@@ -176,7 +177,13 @@ pub(super) async fn store(
         terms.may_take_over = true;
     }
     let store = async |gateway: &Gateway, patience| store_at(gateway, &again, output, patience).await;
-    let why_not = match last_answer(gateways, signals, may_take, STORING_TRY_MAY_TAKE, store).await {
+    let renewing = go_on_renewing(gateways.clone(), lock.ttl);
+    let answer = tokio::select! {
+        biased;
+        answer = last_answer(gateways, signals, may_take, STORING_TRY_MAY_TAKE, store) => answer,
+        never = renewing => match never {},
+    };
+    let why_not = match answer {
         Some(Ok(())) => return Ok(0),
         Some(Err(reason)) => reason,
         None => gateways.trouble().unwrap_or_else(|| "no answer in time".to_owned()),

@@ -1,11 +1,13 @@
 //! Renewing: each third of the ttl, and, when no answer comes, again and again until one does.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use super::lease::LeaseClock;
-use crate::client::{Gateways, HeldGrant, RenewAnswer, Trouble};
+use crate::client::{Gateway, Gateways, HeldGrant, RenewAnswer, Trouble};
 use crate::clock::boottime;
 
 /// When the lease is renewed, as a part of it.
@@ -17,6 +19,10 @@ const FOLLOWED_AFTER_PART: u32 = 10;
 const PAUSE_PART: u32 = 30;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// When a command has ended, the first renewal follows after this part of the ttl, and in any case after half a second. Mostly the
+/// result is stored by then. A lease has at least twice as much left when its command has ended by itself.
+const AFTER_END_PART: u32 = 20;
+const LONGEST_AFTER_END: Duration = Duration::from_millis(500);
 
 /// The renewals of one lease.
 pub(super) struct Renewals<'a> {
@@ -100,6 +106,22 @@ impl<'a> Renewals<'a> {
     /// Why the lease could not be renewed.
     pub(super) fn failure(&self) -> String {
         self.over.clone().or_else(|| self.gateways.trouble()).unwrap_or_else(|| "no answer in time".into())
+    }
+}
+
+/// Goes on renewing when the command has ended, until it is dropped. No answer ends that: what a worker sends needs no
+/// lease, and the lease only keeps others from doing the work again meanwhile.
+pub(super) async fn go_on_renewing(mut gateways: Gateways, ttl: Duration) -> Infallible {
+    sleep((ttl / AFTER_END_PART).min(LONGEST_AFTER_END)).await;
+    gateways.forget_troubles();
+    loop {
+        gateways.forgive_strangers();
+        let renew = async |gateway: &Gateway, patience| gateway.renew(ttl, patience).await;
+        let pause = match gateways.ask(ttl / PART, renew).await {
+            Some(_) => ttl / PART,
+            None => (ttl / PAUSE_PART).clamp(SHORTEST_PAUSE, LONGEST_PAUSE),
+        };
+        sleep(pause).await;
     }
 }
 

@@ -1,5 +1,7 @@
 //! Storing the result: what it survives, and what is said if it is not stored.
 
+use std::time::{Duration, Instant};
+
 use kit::proxy::{Fate, Framing, Progress};
 use kit::{Client, Gateway, Proxy, eventually, fresh_token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -73,6 +75,30 @@ async fn a_result_whose_answer_was_lost_is_stored_once() {
     cut.reaches(Progress::Answered).await;
     let again = scene.do_work(&[], "echo other").await.expect_silent(0);
     assert_eq!(again.stdout, "out\n");
+}
+
+/// Another run would do the work again while this one has the result in hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_takes_over_work_whose_result_cannot_be_stored_for_longer_than_its_lease() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let client = Client::new(gateway.address);
+    let running = scene.start_work(&["--ttl", "2s"], UNTIL_LET_GO);
+    scene.says("runs", "run").await;
+    proxy.set_policy(|message| if message.starts_with(b"POST ") { Fate::CutBefore } else { Fate::Pass });
+    let mut post = proxy.expect("POST ", Fate::CutBefore);
+    let_go(&scene);
+    post.reaches(Progress::Seen).await;
+    let done_at = Instant::now();
+    while done_at.elapsed() < Duration::from_secs(5) {
+        let record = client.get("/once/k").send().await.expect(200).json();
+        assert_eq!(record["state"], "working", "{:?}: {record}", done_at.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    proxy.set_policy(|_| Fate::Pass);
+    assert_eq!(running.end().await.expect_silent(0).stdout, "out\n");
+    assert_eq!(scene.do_work(&[], "echo other").await.expect_silent(0).stdout, "out\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
