@@ -53,6 +53,11 @@ impl Family {
     /// Makes this process the one to which orphans among its descendants come.
     pub(super) fn adopt() -> io::Result<Self> {
         let own = getpid();
+        let status = fs::read("/proc/self/status")?;
+        if !is_of_own_namespace(&String::from_utf8_lossy(&status), own) {
+            let advice = "mount one for this namespace, as unshare --mount-proc does";
+            return Err(io::Error::other(format!("/proc is that of another PID namespace: {advice}")));
+        }
         set_child_subreaper(Some(own))?;
         Ok(Self { own, command: None })
     }
@@ -74,8 +79,7 @@ impl Family {
 
     /// Whether no process is left, not even a zombie.
     pub(super) fn is_gone(&self) -> bool {
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
+        !has_child(WaitId::All)
     }
 
     /// Sends a signal to the command's process group, while the command is there, be it as a zombie.
@@ -125,9 +129,9 @@ impl Family {
         let (in_group, alone): (Vec<_>, Vec<_>) =
             members.iter().partition(|process| Some(process.group) == group);
         for &signal in signals {
-            // A group gets a signal in one step, in which none of it can have a child. Once it is empty, its number may
-            // be another's.
-            if !in_group.is_empty() {
+            // A group gets a signal in one step, in which none of it can have a child. Once it is empty and its leader is
+            // reaped, its number may be another's.
+            if !in_group.is_empty() || self.command.is_some_and(|command| has_child(WaitId::Pid(command))) {
                 self.signal_command(signal);
             }
             for process in &alone {
@@ -140,7 +144,7 @@ impl Family {
     /// The living ones. The `others` are known to be none of them, and are not read again: a process cannot become a
     /// descendant later.
     fn members(&self, others: &mut BTreeSet<i32>) -> Vec<Process> {
-        // Without /proc, the group of the command is all that can be reached.
+        // If /proc cannot be read, the group of the command is all that can be reached.
         let Ok(processes) = processes(others) else { return Vec::new() };
         let own = self.own.as_raw_nonzero().get();
         let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
@@ -222,9 +226,63 @@ pub(super) fn stop_own_group() {
     }
 }
 
+/// Whether there is such a child, be it as a zombie.
+fn has_child(which: WaitId<'_>) -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(which, look), Err(Errno::CHILD))
+}
+
+/// Whether /proc numbers processes as signals do, by what its `status` says of this process. In the /proc of an outer
+/// namespace, the number of this process is a stranger's, and so are the children that stand there.
+fn is_of_own_namespace(status: &str, own: Pid) -> bool {
+    let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    // It begins with the namespace of /proc, and ends with that of the process. Not every kernel has it.
+    let numbers = value("NSpid:").or_else(|| value("Pid:"));
+    numbers.is_some_and(|numbers| numbers.trim() == own.as_raw_nonzero().to_string())
+}
+
 /// All processes of this machine but those that need not be read, as far as they can be seen.
 fn processes(but: &BTreeSet<i32>) -> io::Result<Vec<Process>> {
     let entries = fs::read_dir("/proc")?;
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     Ok(numbers.filter(|number| !but.contains(number)).filter_map(Process::read).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_proc_of_another_namespace_is_told_from_ones_own() {
+        let own = getpid();
+        let number = own.as_raw_nonzero();
+        assert!(is_of_own_namespace(&format!("Name:\tPid\nPid:\t{number}\nNSpid:\t{number}\n"), own));
+        assert!(is_of_own_namespace(&format!("Pid:\t{number}\n"), own));
+        let others = [
+            format!("Pid:\t4711{number}\n"),
+            format!("Pid:\t4711{number}\nNSpid:\t4711{number}\t{number}\n"),
+            // The numbers may be the same.
+            format!("Pid:\t{number}\nNSpid:\t{number}\t{number}\n"),
+            String::new(),
+        ];
+        for status in others {
+            assert!(!is_of_own_namespace(&status, own), "{status}");
+        }
+    }
+
+    #[test]
+    fn the_group_of_a_command_that_no_look_finds_is_killed() {
+        let spawned = Command::new("sleep").arg("30").process_group(0).spawn();
+        let mut child = spawned.unwrap_or_else(|error| panic!("{error}"));
+        let command = Pid::from_child(&child);
+        let family = Family { own: getpid(), command: Some(command) };
+        let mut others = BTreeSet::from([command.as_raw_nonzero().get()]);
+        family.signal_all(&[Signal::KILL], &mut others);
+        let signal = child.wait().ok().and_then(|status| status.signal());
+        assert_eq!(signal, Some(Signal::KILL.as_raw()));
+        assert!(!has_child(WaitId::Pid(command)), "it is reaped");
+    }
 }

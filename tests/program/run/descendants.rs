@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::kit::{Running, Scene, is_alive, is_held, last_lease_began_at, release_of, stubborn};
+use super::kit::{Running, Scene, is_alive, is_held, last_lease_began_at, release_of, requests, stubborn};
 use kit::gateway::program;
 use kit::{Client, Gateway, eventually, signal};
 
@@ -189,6 +189,24 @@ async fn a_run_behind_such_children_gets_signals_and_says_how_its_command_ended(
     running.signal("INT");
     running.end().await.expect_silent(130);
     ends_when_killed(&scene, "stranger").await;
+}
+
+/// By the numbers there, `run` would take strangers for its own, and kill them in the place of the command.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_proc_is_that_of_another_namespace_no_lock_is_taken_and_nothing_started() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let flags = if rustix::process::getuid().is_root() { "-pf" } else { "-Urpf" };
+    let mut command = Command::new("unshare");
+    command.args([flags, program(), "run", "k", "--", "touch", "started"]);
+    command.env("FENCEPOST_URL", &scene.url).current_dir(scene.directory.path());
+    let ended = scene.launch(command).end().await;
+    assert!(!scene.path("started").exists(), "{ended:?}");
+    assert!(requests(&gateway).is_empty(), "{ended:?}");
+    // A container may forbid namespaces. There, a test of the check itself has to do.
+    if !ended.stderr.starts_with("unshare: ") {
+        ended.expect_line(71, &["/proc is that of another PID namespace", "--mount-proc"]);
+    }
 }
 
 /// Expects that somebody lives, and ends it.
