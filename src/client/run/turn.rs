@@ -19,6 +19,9 @@ const SLICE: Duration = Duration::from_secs(20);
 /// The same where there is another gateway. One that hangs is left in time for the next to keep the place, which is there
 /// for ten seconds.
 const SLICE_OF_SEVERAL: Duration = Duration::from_secs(5);
+/// The same for several locks: at its end the request gives back those that it has, and others go first. It is less than the
+/// minute after which a gateway refuses to wait longer, and many a proxy ends the request. A gateway that hangs is left late.
+const SLICE_OF_SEVERAL_LOCKS: Duration = Duration::from_secs(50);
 /// The same where a person watches the place.
 const WATCHED_SLICE: Duration = Duration::from_secs(2);
 /// The first, which also shows whether there is a gateway.
@@ -154,7 +157,11 @@ impl Turn<'_> {
             true => (SLICE, ANSWER_MAY_TAKE),
             false => (SLICE_OF_SEVERAL, ANSWER_OF_SEVERAL_MAY_TAKE),
         };
-        let mut longest_slice = if self.progress.is_seen() { WATCHED_SLICE } else { slice };
+        let mut longest_slice = match self.settings.others.is_empty() {
+            false => SLICE_OF_SEVERAL_LOCKS,
+            true if self.progress.is_seen() => WATCHED_SLICE,
+            true => slice,
+        };
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut may_go_past = true;
         let mut may_not_wait = false;

@@ -110,3 +110,23 @@ async fn that_one_cannot_be_renewed_does_not_hide_that_another_is_lost() {
         assert!((1..=2).contains(&renewals), "one round was enough: {renewals}");
     }
 }
+
+/// At the end of each request the locks that it has are given back, and others go first.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_locks_are_asked_for_with_a_long_wait_also_at_several_gateways() {
+    const HELD: &str = r#"{"type":"/problems/lock-held","detail":"held","key":"b","waiters":1,"position":1}"#;
+    const TOO_LONG: &str = r#"{"type":"/problems/bad-parameter","detail":"too long","parameter":"wait"}"#;
+    const TAKEN: &str = r#"{"token":"t","ttl_ms":30000,"locks":[{"key":"a","fencing_token":1},{"key":"b","fencing_token":2}]}"#;
+    let now = Duration::ZERO;
+    // The first request also shows whether there is a gateway. What is refused as too long is halved.
+    for others in ["", ",http://127.0.0.1:9"] {
+        let recorder = Recorder::telling(&[(now, 423, HELD), (now, 400, TOO_LONG), (now, 201, TAKEN)]).await;
+        let scene = Scene::at(recorder.url() + others);
+        scene.run(&["a", "b", "--", "true"]).await.expect_silent(0);
+        let puts = recorder.requests().into_iter().filter(|request| request.method == "PUT");
+        let wait =
+            |target: &str| target.split('&').find_map(|one| one.strip_prefix("wait=").map(str::to_owned));
+        let waits: Vec<_> = puts.filter_map(|put| wait(&put.target)).collect();
+        assert_eq!(waits, ["1000ms", "50000ms", "25000ms"], "{others}");
+    }
+}
