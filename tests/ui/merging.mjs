@@ -5,6 +5,10 @@ import { assert } from './check.mjs';
 
 const RUNS = 2_000;
 const KEYS = ['a', 'b', 'c'];
+/** Two hold it by slots. No event tells of their grants, and a list has the one that ends first. */
+const SHARED = 'shared';
+/** Of a store that was restored: its fencing tokens have fallen below that of a grant whose end was told. */
+const RESTORED = 'restored';
 
 export async function merging() {
   const source = readFileSync(new URL('../../src/api/ui/locks.js', import.meta.url));
@@ -53,8 +57,11 @@ function run(locks, seed) {
     live(random(6), false);
     events.length = 0;
     live(random(4), true);
+    truth.set(SHARED, { key: SHARED, fencing_token: 1 + random(2), expires_in_ms: 1_000 * (1 + random(3)) });
+    if (random(2)) locks.apply({ event: 'released', key: RESTORED, fencing_token: 3 + random(2) }, 0);
+    truth.set(RESTORED, { key: RESTORED, fencing_token: 1 + random(2), expires_in_ms: 1_000 });
     locks.beginListing();
-    for (const key of KEYS) {
+    for (const key of [...KEYS, SHARED, RESTORED]) {
       live(random(4), true);
       const page = truth.has(key) ? [truth.get(key)] : [];
       live(random(4), true);

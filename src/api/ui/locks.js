@@ -6,13 +6,14 @@ export const MOST_LOCKS = 20_000;
 const MOST_ENDS = 20_000;
 
 /**
- * The locks below a prefix. Their fencing tokens tell grants apart: the later grant has the larger one. So a list that
- * was read before an event changes nothing. Nor does an event that comes after a later one.
+ * The locks below a prefix. Their fencing tokens tell grants apart: the later grant has the larger one. So an event that
+ * comes after a later one changes nothing. A list is newer than the events that came before it began, whatever its numbers:
+ * of a lock that is held by slots it has the grant that ends first, and after a restore numbers may be smaller.
  */
 export class Locks {
   /** An entry is never changed, but replaced. So comparing identities shows whether it is still the same. */
   #held = new Map();
-  /** The number of the last grant of a key that is known to have ended. */
+  /** The number of the last grant of a key that is known to have ended, and in which list that was told. */
   #ended = new Map();
   #listing = 0;
   /** Whether more locks are held than are kept here. */
@@ -40,8 +41,11 @@ export class Locks {
   addPage(page, askedAt) {
     for (const lock of page) {
       const known = this.#held.get(lock.key);
+      const ended = this.#ended.get(lock.key);
+      const isEnded = lock.fencing_token <= ended?.number;
       // An event that came since the list began is newer.
-      if (known?.toldIn === this.#listing) continue;
+      if (known?.toldIn === this.#listing || (isEnded && ended.toldIn === this.#listing)) continue;
+      if (isEnded) this.#ended.delete(lock.key);
       this.#put(lock, askedAt + lock.expires_in_ms, known);
     }
     return !this.isCut;
@@ -57,7 +61,10 @@ export class Locks {
   /** Takes over what has happened to a lock. */
   apply(event, now) {
     const known = this.#held.get(event.key);
-    const isSame = known?.fencingToken === event.fencing_token;
+    const number = event.fencing_token;
+    // It has come late. `waiting` has no number, and is never late.
+    if (number <= this.#ended.get(event.key)?.number || number < known?.fencingToken) return;
+    const isSame = known?.fencingToken === number;
     const endsAt = now + (event.ttl_ms ?? 0);
     switch (event.event) {
       case 'granted':
@@ -74,11 +81,11 @@ export class Locks {
           this.#put({ owner: isSame ? known.owner : '', ...event, released: true }, endsAt, known, this.#listing);
           break;
         }
-        this.#end(event.key, event.fencing_token, known);
+        this.#end(event.key, number);
         break;
       case 'expired':
       case 'broken':
-        this.#end(event.key, event.fencing_token, known);
+        this.#end(event.key, number);
         break;
       case 'waiting':
         if (known) this.#held.set(event.key, { ...known, waiters: event.waiters });
@@ -95,8 +102,6 @@ export class Locks {
   }
 
   #put(lock, endsAt, known, toldIn = known?.toldIn, grantedAt = known?.grantedAt) {
-    const number = lock.fencing_token;
-    if (number <= (this.#ended.get(lock.key) ?? 0) || number < known?.fencingToken) return;
     if (!known && this.#held.size >= MOST_LOCKS) {
       this.isCut = true;
       return;
@@ -104,7 +109,7 @@ export class Locks {
     this.#held.set(lock.key, {
       key: lock.key,
       owner: lock.owner ?? '',
-      fencingToken: number,
+      fencingToken: lock.fencing_token,
       waiters: lock.waiters ?? known?.waiters ?? 0,
       isReleased: lock.released ?? false,
       endsAt,
@@ -114,12 +119,11 @@ export class Locks {
     });
   }
 
-  #end(key, number, known) {
-    const last = Math.max(number, this.#ended.get(key) ?? 0);
+  #end(key, number) {
     // It is added again at the end: the map keeps the order in which keys came.
     this.#ended.delete(key);
-    this.#ended.set(key, last);
+    this.#ended.set(key, { number, toldIn: this.#listing });
     if (this.#ended.size > MOST_ENDS) this.#ended.delete(this.#ended.keys().next().value);
-    if (known?.fencingToken <= number) this.#held.delete(key);
+    this.#held.delete(key);
   }
 }
