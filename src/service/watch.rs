@@ -8,7 +8,7 @@
 //!
 //! Every event did happen. If an event may have been missed, watchers get `Resync`, and must look for themselves.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -45,8 +45,6 @@ pub use wanted::{Selection, Wanted};
 
 /// The most that may watch at one gateway, where no setting says otherwise.
 pub const MOST_WATCHERS: usize = 1_000;
-/// Locks, or prefixes of their names, that may wait to be looked for.
-const MOST_TO_LEARN: usize = 1_024;
 /// How long other gateways may take to hear that somebody watches. If one takes longer, the watchers are told.
 const OTHERS_HEAR: Duration = Duration::from_millis(150);
 
@@ -149,10 +147,10 @@ struct State {
     view: View,
     /// Whether anybody watches here, or may come back.
     is_local: bool,
-    /// What is to be looked for while there are watchers.
-    to_learn: Option<mpsc::Sender<Selection>>,
-    /// Those that are, and wait for it.
-    learning: HashSet<Selection>,
+    /// Locks and prefixes whose held locks are not followed yet, and since when those who watch them rely on that.
+    unlearned: HashMap<Selection, Duration>,
+    /// Wake those who look for these while there are watchers: for the locks, and for the prefixes.
+    to_learn: Option<(mpsc::Sender<()>, mpsc::Sender<()>)>,
     /// What others are told, while they watch.
     telling: Option<Telling>,
     senders: Senders,
@@ -235,7 +233,7 @@ impl Watch {
             let told = state.memory.note(None, News::Resync);
             state.subscribers.tell(&told);
             for selection in state.subscribers.selections() {
-                state.learn(selection);
+                state.learn(selection, told.at);
             }
         }
     }
@@ -275,7 +273,7 @@ impl Watch {
 
     /// From when this returns on everything is told here.
     async fn turn_on(self: &Arc<Self>, is_on: &mut bool, deadline: Instant) -> Result<(), StoreError> {
-        let (to_learn, learning) = mpsc::channel(MOST_TO_LEARN);
+        let ((to_learn_key, keys), (to_learn_prefix, prefixes)) = (mpsc::channel(1), mpsc::channel(1));
         let (line, waiting) = mpsc::unbounded_channel();
         if let Some(peers) = self.peers() {
             peers.listen(deadline).await?;
@@ -286,14 +284,18 @@ impl Watch {
             state.view = View::default();
             state.senders = Senders::default();
             state.is_local = true;
-            state.to_learn = Some(to_learn);
+            state.to_learn = Some((to_learn_key, to_learn_prefix));
             state.subscribers.wake_by(Some(line));
             self.is_watched.store(true, Ordering::Release);
         }
         // This comes before the first wait: the caller may leave, and then these tasks find that there is no watcher.
         *is_on = true;
         tokio::spawn(self.clone().keep_looking());
-        tokio::spawn(self.clone().keep_learning(learning));
+        // A list may take long. The look at a lock does not wait for it.
+        tokio::spawn(self.clone().keep_learning(keys, |selection| matches!(selection, Selection::Key(_))));
+        tokio::spawn(
+            self.clone().keep_learning(prefixes, |selection| matches!(selection, Selection::Prefix(_))),
+        );
         tokio::spawn(queue::keep_waking(waiting));
         if self.peers().is_some() {
             self.summon(true);
@@ -308,13 +310,16 @@ impl Watch {
     async fn turn_off_unless_watched(&self) -> bool {
         let mut is_on = self.is_on.lock().await;
         let mut state = self.state.lock();
-        if !state.subscribers.tidy(boottime()) && !self.is_closed.load(Ordering::Acquire) {
+        let now = boottime();
+        if !state.subscribers.tidy(now) && !self.is_closed.load(Ordering::Acquire) {
+            let State { subscribers, unlearned, .. } = &mut *state;
+            unlearned.retain(|selection, _| subscribers.follows(selection, now));
             return false;
         }
         state.is_local = false;
         state.to_learn = None;
         state.subscribers.wake_by(None);
-        state.learning.clear();
+        state.unlearned.clear();
         state.view = View::default();
         state.senders = Senders::default();
         self.is_watched.store(state.telling.is_some(), Ordering::Release);
@@ -346,7 +351,7 @@ impl State {
         let is_new = |selection: &&Selection| !self.subscribers.follows(selection, now);
         let new: Vec<_> = wanted.selections.iter().filter(is_new).cloned().collect();
         let id = self.subscribers.enter(wanted, queue);
-        new.into_iter().for_each(|selection| self.learn(selection));
+        new.into_iter().for_each(|selection| self.learn(selection, now));
         id
     }
 
@@ -363,14 +368,13 @@ impl State {
         }
     }
 
-    /// Has what is held among these be followed, too.
-    fn learn(&mut self, selection: Selection) {
-        if let Some(to_learn) = &self.to_learn
-            && self.learning.insert(selection.clone())
-            && to_learn.try_send(selection.clone()).is_err()
-        {
-            // Too many locks wait to be looked for. Then the end of a lease is told only if its grant was told here.
-            self.learning.remove(&selection);
+    /// Has what is held among these be followed, too. Those who watch them rely on it since then.
+    fn learn(&mut self, selection: Selection, since: Duration) {
+        if let Some((keys, prefixes)) = &self.to_learn {
+            let looker = if matches!(selection, Selection::Key(_)) { keys } else { prefixes };
+            self.unlearned.entry(selection).or_insert(since);
+            // One that was woken, and has not begun, finds this one, too.
+            let _ = looker.try_send(());
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
 
-use super::{Selection, State, Watch};
+use super::{News, Selection, State, Watch};
 use crate::clock::boottime;
 use crate::lock::{Inspected, Lease, Listed, LockKey, Reach};
 use crate::store::{Inspect, List, StoreError};
@@ -21,6 +21,9 @@ const LEARNED_AT_ONCE: usize = 500;
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// The pause before what failed is looked for again.
 const LEARN_AGAIN: Duration = Duration::from_secs(1);
+/// If locks are looked for later than this after those who watch them were told to look, they are told so once more: a lease may
+/// have ended in between without being followed.
+const LEARNED_LATE: Duration = Duration::from_millis(100);
 /// How often watchers are told that there is no room for all locks.
 const OVERFULL_EVERY: Duration = Duration::from_secs(60);
 
@@ -74,21 +77,57 @@ impl Watch {
         view.take_due(boottime(), |key| subscribers.wants(key))
     }
 
-    /// Looks for locks that were held before anybody watched, so that the ends of their leases are told.
-    pub(super) async fn keep_learning(self: Arc<Self>, mut learning: mpsc::Receiver<Selection>) {
-        while let Some(selection) = learning.recv().await {
-            self.state.lock().learning.remove(&selection);
-            // Those who watch have looked for themselves; all that may be missed is the end of a lease.
-            if let Err(error) = self.learn(&selection).await {
+    /// Looks for locks that were held before anybody watched, so that the ends of their leases are told. Does so for what is its
+    /// own, each time that it is woken.
+    pub(super) async fn keep_learning(
+        self: Arc<Self>,
+        mut wakes: mpsc::Receiver<()>,
+        is_own: fn(&Selection) -> bool,
+    ) {
+        while wakes.recv().await.is_some() {
+            let own: Vec<_> =
+                self.state.lock().unlearned.extract_if(|selection, _| is_own(selection)).collect();
+            for (selection, since) in own {
+                self.learn_in_time(selection, since).await;
+            }
+        }
+    }
+
+    /// Those who watch have looked for themselves since then; all that they may have missed is the end of a lease.
+    async fn learn_in_time(&self, selection: Selection, since: Duration) {
+        if !self.follows(&selection) {
+            return;
+        }
+        match self.learn(&selection).await {
+            Ok(()) if boottime() > since + LEARNED_LATE => self.have_look(&selection),
+            Ok(()) => {}
+            Err(error) => {
                 let reason = error.into_reason();
                 tracing::debug!(
                     reason,
                     "the held locks could not be listed, to tell the ends of their leases"
                 );
                 sleep(LEARN_AGAIN).await;
-                self.state.lock().learn(selection);
+                self.state.lock().learn(selection, since);
             }
         }
+    }
+
+    fn follows(&self, selection: &Selection) -> bool {
+        let state = self.state.lock();
+        state.is_local && state.subscribers.follows(selection, boottime())
+    }
+
+    /// Has those who watch this look for themselves, and no others. Nothing is looked for again here, so this comes to an end.
+    fn have_look(&self, selection: &Selection) {
+        let mut state = self.state.lock();
+        let key = match selection {
+            Selection::Key(key) => Some(key.clone()),
+            Selection::Prefix(_) => None,
+        };
+        // Those who come back have missed it, too.
+        let told = state.memory.note(key, News::Resync);
+        state.subscribers.have_look(selection, &told);
     }
 
     async fn learn(&self, selection: &Selection) -> Result<(), StoreError> {
@@ -108,7 +147,7 @@ impl Watch {
                         self.learn_of(key, lease, *waiters, asked_at);
                     }
                     list.cursor = page.next;
-                    if list.cursor.is_none() || !self.state.lock().is_local {
+                    if list.cursor.is_none() || !self.follows(selection) {
                         return Ok(());
                     }
                 }

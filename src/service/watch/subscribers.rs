@@ -178,10 +178,16 @@ impl Subscribers {
             // Another one may be there by now, of those who came later.
             if interest.share.rests_until.get() == Some(until) {
                 interest.share.rests_until.set(None);
-                let readers: Vec<_> = interest.readers.iter().map(|reader| reader.queue.clone()).collect();
-                readers.iter().for_each(|queue| self.hand(queue, &told));
+                self.have_look(&selection, &told);
             }
         }
+    }
+
+    /// Tells those who watch this, and no others, that something may have been missed.
+    pub(super) fn have_look(&mut self, selection: &Selection, told: &Arc<Told>) {
+        let Some(interest) = self.interest(selection) else { return };
+        let readers: Vec<_> = interest.readers.iter().map(|reader| reader.queue.clone()).collect();
+        readers.iter().for_each(|queue| self.hand(queue, told));
     }
 
     /// Has one read what is told.

@@ -101,7 +101,7 @@ async fn a_gateway_that_comes_and_one_that_goes_has_those_who_watch_look() {
     let mut there = Gateway::on_redis(&redis, &[]).await;
     assert_eq!(stream.next().await.is("resync").key(), None);
     let grant = Client::new(there.address).put("/locks/k?ttl=20s").send().await.expect(201);
-    assert_eq!(stream.next().await.is("granted").fencing_token(), grant.fencing_token());
+    assert_eq!(stream.next_news().await.is("granted").fencing_token(), grant.fencing_token());
     // What it did last, nobody knows.
     there.kill();
     assert_eq!(stream.next().await.is("resync").key(), None);

@@ -1,8 +1,11 @@
 //! What is told of locks, on every store, by a gateway of what another one does.
 
+use std::time::Duration;
+
 use super::{Pair, Stream, on_each_pair};
 use crate::leaving::{pause, sends_and_leaves};
-use kit::{eventually, fresh_token};
+use kit::proxy::{Fate, Framing, Gate, Progress};
+use kit::{Client, Gateway, Proxy, RedisServer, eventually, fresh_token};
 
 on_each_pair!(
     all_that_is_done_to_a_lock_is_told_in_its_order,
@@ -80,6 +83,53 @@ async fn what_was_held_before_is_followed_to_its_end(pair: Pair) {
         let expired = stream.until("expired").await;
         assert_eq!((expired.key(), expired.fencing_token()), (Some(key), grant.fencing_token()));
     }
+}
+
+/// What holds up the first look at the locks of a stream, so that a lease may end before it.
+const LOOKED_LATE: Duration = Duration::from_millis(150);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_whose_locks_were_looked_for_late_are_told_once_to_look_again() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
+    let client = Client::new(gateway.address);
+    for (query, key, looks_at) in
+        [("key=watched", "watched", Some("watched")), ("prefix=listed", "listed", None)]
+    {
+        let gate = Gate::new();
+        let mut look = proxy.expect(key, Fate::Hold { message: gate.clone(), answer: gate.clone() });
+        let mut stream = Stream::open(&client, query).await;
+        look.reaches(Progress::Seen).await;
+        tokio::time::sleep(LOOKED_LATE).await;
+        gate.cancel();
+        assert_eq!(stream.next().await.is("resync").key(), looks_at);
+        client.put(&format!("/locks/{key}?ttl=20s")).send().await.expect(201);
+        stream.next().await.is("granted");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_lease_is_told_while_a_long_list_is_read_for_another_stream() {
+    /// Each step of the list looks at some 400 of these.
+    const FILL: &str = "for n = 1, 50000 do redis.call('SET', 'other:' .. n, '') end";
+    let redis = RedisServer::start().await;
+    redis.command::<()>(&["EVAL", FILL, "0"]).await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    // Together they take twice as long as the lease.
+    proxy.set_policy(|message| match message.windows(4).any(|word| word == b"SCAN") {
+        true => Fate::delay(Duration::from_millis(50)),
+        false => Fate::Pass,
+    });
+    let here = Gateway::start(&["--store", &proxy.redis_url()]).await;
+    let there = Gateway::on_redis(&redis, &[]).await;
+    // Before anybody watches, so that the other gateway tells nothing of it.
+    let grant = Client::new(there.address).put("/locks/k?ttl=3s").send().await.expect(201);
+    let client = Client::new(here.address);
+    let mut many = Stream::open(&client, "prefix=many").await;
+    let mut one = Stream::open(&client, "key=k").await;
+    assert_eq!(one.until("expired").await.fencing_token(), grant.fencing_token());
+    many.until("resync").await;
 }
 
 async fn those_who_wait_are_counted(pair: Pair) {
