@@ -246,14 +246,17 @@ impl View {
     pub(super) fn learn(&mut self, key: &LockKey, lease: &Lease, waiters: u64, now: Duration) -> Vec<News> {
         self.change(key, now, |known| {
             let is_news = known.fence.is_some() && known.waiters != waiters;
+            let mut news: Vec<_> = is_news.then_some(News::Waiting(waiters)).into_iter().collect();
             if lease.slot.is_some() {
+                // The end of one of its grants may have been told as that of the lock.
+                news.extend(known.fence.is_some().then_some(News::Resync));
                 known.share(0, lease, now);
             } else if Some(lease.fencing_token) > known.fence {
                 known.hold(lease, now);
                 known.is_told = false;
             }
             known.see_line(waiters, now);
-            is_news.then_some(News::Waiting(waiters)).into_iter().collect()
+            news
         })
     }
 

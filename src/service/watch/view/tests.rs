@@ -1,6 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 use super::*;
+use crate::lock::{Slot, Slots};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const TTL: Duration = Duration::from_secs(10);
@@ -121,6 +122,16 @@ fn what_a_look_finds_sooner_than_it_is_told_is_told_all_the_same() {
     let waiting = Inspected::Held { lease: lease(1), yours: None, sharing: None, waiters: 3 };
     assert_eq!(view.see(&key(), &waiting, NOW), [], "whoever asks has seen that three wait");
     assert_eq!(view.see(&key(), &held(1), NOW), [News::Waiting(0)]);
+}
+
+#[test]
+fn a_release_that_was_told_before_others_were_known_to_hold_the_lock_by_slots_is_looked_at_again() {
+    let mut view = View::default();
+    assert_eq!(view.note(&key(), &released(2), NOW), [News::Released(ended(2))]);
+    let slot = Slot { number: 1, slots: Slots::parse(b"2").unwrap() };
+    let other = Lease { slot: Some(slot), ..lease(1) };
+    assert_eq!(view.learn(&key(), &other, 0, NOW), [News::Resync]);
+    assert_eq!(view.learn(&key(), &other, 0, NOW), [], "it is said once");
 }
 
 #[test]
