@@ -58,7 +58,7 @@
 //! | `server/connection`, `server/requests` | one connection of HTTP: how long it lives, and when hyper has it; what its timers need to know of its requests | |
 //! | `server/protocol`, `server/wire`, `server/heads`, `server/hpack` | how hyper speaks HTTP/1 and HTTP/2; the stream, before and between the times in which hyper has it; what heads say that hyper lets pass | |
 //! | `server/tcp_timeout`, `server/backpressure` | how long a peer may leave something unacknowledged; what waits to be read, and who pays where that is too much | |
-//! | `server/tls`, `server/handshake`, `server/tls/subject` | certificates, read anew when they change; one connection's handshake; whom a client's certificate names | |
+//! | `server/tls`, `server/handshake`, `server/handshake/turns`, `server/tls/subject` | certificates, read anew when they change; one connection's handshake, and when it may compute; whom a client's certificate names | |
 //! | `server/addresses`, `server/descriptors` | what one address may have; the limit of open files | |
 //! | [`service`] | what a lock or a record *does*, once, for every store: doubt, retries, rolling back | `store`, `lock`, `clock`, `telemetry` |
 //! | `service/acquire`, `service/acquire_request` | taking a lock, on whose account; what is asked of it, and what becomes of that | |

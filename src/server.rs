@@ -40,7 +40,7 @@ use tracing::{debug, warn};
 use self::addresses::{AddressPermit, Addresses, network};
 use self::backpressure::Backpressure;
 use self::connection::serve_connection;
-use self::handshake::shake_hands;
+use self::handshake::{Turns, shake_hands};
 use self::phase::{DRAIN_GRACE, Phase};
 use self::protocol::Protocols;
 use self::tcp_timeout::{TCP_USER_TIMEOUT, TimeoutStream};
@@ -139,6 +139,7 @@ struct Server<A> {
     permits: Arc<Semaphore>,
     addresses: Addresses,
     backpressure: Arc<Backpressure>,
+    turns: Arc<Turns>,
     connections: TaskTracker,
     streams: TaskTracker,
     last_warning: Option<Instant>,
@@ -156,6 +157,7 @@ impl<A: Application> Server<A> {
             permits: Arc::new(Semaphore::new(settings.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
             addresses: Addresses::default(),
             backpressure: Backpressure::new(settings.max_unread_bytes, Arc::clone(&settings.counts)),
+            turns: Arc::new(Turns::new()),
             connections: TaskTracker::new(),
             streams,
             settings: Arc::new(settings),
@@ -258,6 +260,7 @@ impl<A: Application> Server<A> {
         let mut phase = self.phase.subscribe();
         let (protocols, app) = (Arc::clone(&self.protocols), self.app.clone());
         let (settings, backpressure) = (Arc::clone(&self.settings), Arc::clone(&self.backpressure));
+        let turns = Arc::clone(&self.turns);
         let open = settings.counts.open();
         self.connections.spawn(async move {
             let tcp_timeout = TcpTimeout::default();
@@ -265,7 +268,10 @@ impl<A: Application> Server<A> {
             let shaken = match &settings.tls {
                 None => Some((Either::Left(stream), None)),
                 // Boxed, so that connections without TLS do not carry the room for it.
-                Some(tls) => Box::pin(shake_hands(stream, tls, &settings, &mut phase)).await,
+                Some(tls) => {
+                    let turns = (&*turns, place.handshakes());
+                    Box::pin(shake_hands(stream, tls, turns, &settings, &mut phase)).await
+                }
             };
             if let Some((stream, subject)) = shaken {
                 let peer = Arc::new(Peer { address, subject, tcp_timeout });

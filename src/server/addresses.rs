@@ -5,16 +5,21 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 /// The addresses with open connections. There are never more of them than connections.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+pub(super) struct Addresses(Arc<Mutex<HashMap<IpAddr, Open>>>);
+
+/// How many connections an address has, and the line in which its handshakes wait.
+type Open = (usize, Arc<Semaphore>);
 
 /// One connection of an address; it counts until it is dropped.
 #[derive(Debug)]
 pub(super) struct AddressPermit {
     addresses: Addresses,
     whose: IpAddr,
+    handshakes: Arc<Semaphore>,
 }
 
 impl Addresses {
@@ -22,19 +27,26 @@ impl Addresses {
     pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<AddressPermit> {
         let whose = network(address);
         let mut counts = self.0.lock();
-        let count = counts.entry(whose).or_default();
+        let (count, handshakes) = counts.entry(whose).or_insert_with(|| (0, Arc::new(Semaphore::new(1))));
         if *count >= most {
             return None;
         }
         *count += 1;
-        Some(AddressPermit { addresses: self.clone(), whose })
+        Some(AddressPermit { addresses: self.clone(), whose, handshakes: handshakes.clone() })
+    }
+}
+
+impl AddressPermit {
+    /// The line in which the handshakes of this address wait: one of them at a time has its turn.
+    pub(super) fn handshakes(&self) -> &Semaphore {
+        &self.handshakes
     }
 }
 
 impl Drop for AddressPermit {
     fn drop(&mut self) {
         let mut counts = self.addresses.0.lock();
-        let Some(count) = counts.get_mut(&self.whose) else { return };
+        let Some((count, _)) = counts.get_mut(&self.whose) else { return };
         *count -= 1;
         if *count == 0 {
             counts.remove(&self.whose);

@@ -1,4 +1,6 @@
-//! The TLS handshake of one connection: its time limit, and its part in the drain.
+//! The TLS handshake of one connection: its time limit, its turn, and its part in the drain.
+
+mod turns;
 
 use std::io;
 use std::pin::pin;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::select;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
@@ -19,6 +21,8 @@ use super::tcp_timeout::TimeoutStream;
 use super::tls::{Subject, Tls};
 use super::wire::Stream;
 use crate::telemetry::ConnectionRefused;
+
+pub(super) use self::turns::HandshakeTurns;
 
 /// The answer for a person who forgot the `s` of `https`.
 const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
@@ -33,11 +37,13 @@ const LISTENS_TO_BYTES: u64 = 64 * 1024;
 async fn accept(
     mut stream: TimeoutStream<TcpStream>,
     tls: &Tls,
+    turns: &HandshakeTurns,
+    line: &Semaphore,
 ) -> io::Result<TlsStream<TimeoutStream<TcpStream>>> {
     let mut first = [0];
     stream.get_ref().peek(&mut first).await?;
     if !matches!(first[0], b'A'..=b'Z' | b'a'..=b'z' | b'\r' | b'\n') {
-        return tls.acceptor().accept(stream).await;
+        return turns.take(line, tls.acceptor().accept(stream)).await;
     }
     let answer = async {
         stream.write_all(PLAIN_HTTP).await?;
@@ -49,16 +55,18 @@ async fn accept(
 }
 
 /// Makes a connection secure. Returns the stream of the requests, and the subject of the client's certificate. Returns
-/// `None` if the handshake failed or took too long, or if the server's `phase` ended it.
+/// `None` if the handshake failed or took too long, or if the server's `phase` ended it. The handshakes of its address wait
+/// for their turns in one `line`.
 pub(super) async fn shake_hands(
     stream: TimeoutStream<TcpStream>,
     tls: &Tls,
+    (turns, line): (&HandshakeTurns, &Semaphore),
     settings: &ServerSettings,
     phase: &mut watch::Receiver<Phase>,
 ) -> Option<(Stream, Option<Subject>)> {
     let begun = Instant::now();
     let refuse = |reason| settings.counts.refused.count(reason);
-    let mut handshake = pin!(accept(stream, tls));
+    let mut handshake = pin!(accept(stream, tls, turns, line));
     let mut deadline = pin!(sleep(settings.tls_handshake_timeout));
     let stream = loop {
         select! {

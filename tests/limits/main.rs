@@ -9,6 +9,7 @@
 
 mod attackers;
 mod floods;
+mod handshakes;
 mod idle;
 mod results;
 mod ring;

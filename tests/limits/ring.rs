@@ -60,6 +60,13 @@ impl Ring {
         Self::with("memory:", Some(Certificates::new()), args)
     }
 
+    /// With TLS, a certificate that takes long to sign with, and one thread.
+    pub fn with_slow_tls(args: &[&str]) -> Self {
+        let certificates = Certificates::new();
+        certificates.renew_with_rsa();
+        Self::with("memory:", Some(certificates), &[&["--threads", "1"], args].concat())
+    }
+
     fn with(store: &str, certificates: Option<Certificates>, args: &[&str]) -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let calm = Builder::new_current_thread().enable_all().build().unwrap();
@@ -134,6 +141,30 @@ impl Ring {
             times.sort();
             times[times.len() * 99 / 100]
         })
+    }
+
+    /// Connects, begins an attack, and asks again and again for so long. Returns what the slowest request took, and how long a
+    /// new connection took then.
+    pub fn slowest_beside(&self, attack: impl FnOnce(), window: Duration) -> (Duration, Duration) {
+        self.calm.block_on(async {
+            let mut stream = self.connect().await;
+            call(&mut stream, "GET", "/healthz", "").await.unwrap().expect(200);
+            attack();
+            let (begun, mut slowest) = (Instant::now(), Duration::ZERO);
+            while begun.elapsed() < window {
+                let asked = Instant::now();
+                call(&mut stream, "GET", "/healthz", "").await.unwrap().expect(200);
+                slowest = slowest.max(asked.elapsed());
+            }
+            let came = Instant::now();
+            self.connect().await;
+            (slowest, came.elapsed())
+        })
+    }
+
+    /// The first bytes of a TLS handshake with the gateway.
+    pub fn greeting(&self) -> Vec<u8> {
+        SecureClient::new(self.certificates.as_ref().unwrap()).greeting()
     }
 
     /// Lets `count` attackers do this again and again, in turns with peace, and judges what the client noticed.

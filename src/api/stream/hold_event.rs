@@ -168,9 +168,10 @@ fn explain(loss: &Loss) -> (Reason, &'static str) {
             Reason::Released,
             "no client holds the lock: it was released with its token, an operator broke it, or the store lost it",
         ),
-        Loss::Expired => {
-            (Reason::Expired, "the store did not answer for so long that the lease may be over: stop at once")
-        }
+        Loss::Expired => (
+            Reason::Expired,
+            "the store or this gateway was held up for so long that the lease may be over: stop at once",
+        ),
         Loss::HeldByAnother => (Reason::HeldByAnother, "another token holds the lock: stop at once"),
         Loss::TakenOver => {
             (Reason::TakenOver, "the token still holds the lock, but by another request that used it since")

@@ -1,6 +1,7 @@
 //! A certificate authority of the test's own, and certificates by it.
 
 use std::fs;
+use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
@@ -47,6 +48,19 @@ impl Certificates {
             fs::write(&new, text).unwrap();
             fs::rename(new, self.path(name)).unwrap();
         }
+    }
+
+    /// The same with a key that takes long to sign with: an RSA key of 4,096 bits.
+    pub fn renew_with_rsa(&self) {
+        let mut openssl = Command::new("openssl");
+        openssl.args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:4096"]);
+        let made = openssl.output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let key = String::from_utf8(made.stdout).unwrap();
+        let pair = KeyPair::from_pem(&key).unwrap();
+        let params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        fs::write(self.certificate(), params.signed_by(&pair, &self.authority).unwrap().pem()).unwrap();
+        fs::write(self.key(), key).unwrap();
     }
 
     /// A certificate for a server on this machine and its key, in PEM.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -54,6 +54,15 @@ impl SecureClient {
         stream.set_nodelay(true)?;
         let handshake = self.0.connect(ServerName::try_from("localhost").unwrap(), stream);
         timeout(PATIENCE, handshake).await.expect("the handshake takes too long")
+    }
+
+    /// The first bytes of a handshake. They may be sent many times, and then cost a client nothing.
+    pub fn greeting(&self) -> Vec<u8> {
+        let server = ServerName::try_from("localhost").unwrap();
+        let mut begun = ClientConnection::new(self.0.config().clone(), server).unwrap();
+        let mut bytes = Vec::new();
+        begun.write_tls(&mut bytes).unwrap();
+        bytes
     }
 }
 
