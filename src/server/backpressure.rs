@@ -1,4 +1,4 @@
-//! How much memory answers take that their clients have not read yet.
+//! How much memory answers take that their clients have not read yet, and heads of requests that clients do not finish.
 //!
 //! An HTTP/2 client need not make room for its answers, and an HTTP/1 client need not read them. The kernel gives up
 //! peers that take nothing, but it sees that late or never. So the server counts the unread bytes. If there are too

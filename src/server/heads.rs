@@ -17,6 +17,8 @@ pub(super) struct Heads {
     /// Requests whose head is complete.
     complete: usize,
     is_in_fields: bool,
+    /// How many bytes of the unfinished head were read.
+    head_bytes: usize,
     /// How many bytes of the unfinished line were read before, the first of them, and the last byte of all.
     line_bytes: usize,
     line: Vec<u8>,
@@ -35,6 +37,7 @@ impl Heads {
             requests,
             complete: 0,
             is_in_fields: false,
+            head_bytes: 0,
             line_bytes: 0,
             line: Vec::new(),
             last: 0,
@@ -47,12 +50,20 @@ impl Heads {
 
     /// Says that the connection has no heads of HTTP/1.
     pub(super) fn stop(&mut self) {
-        self.is_over = true;
+        (self.is_over, self.head_bytes) = (true, 0);
+    }
+
+    /// How many bytes of a head were read whose end has not come. Nothing is known of the end of a malformed one.
+    pub(super) fn unfinished_bytes(&self) -> usize {
+        self.head_bytes
     }
 
     /// Reads what hyper is about to read.
     pub(super) fn read(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
+        if self.is_over && self.head_bytes > 0 {
+            self.head_bytes += bytes.len();
+        }
         while !self.is_over && !rest.is_empty() {
             let of_body = rest.len().min(usize::try_from(self.body_bytes).unwrap_or(usize::MAX));
             self.body_bytes -= of_body as u64;
@@ -64,6 +75,7 @@ impl Heads {
     /// Reads heads up to the first with a body, and returns how many bytes they are.
     fn read_heads(&mut self, bytes: &[u8]) -> usize {
         let mut begin = 0;
+        self.head_bytes += bytes.len();
         let (words, rest) = bytes.as_chunks();
         let mut padded = [0; 8];
         padded[..rest.len()].copy_from_slice(rest);
@@ -101,6 +113,8 @@ impl Heads {
                     self.complete += 1;
                     self.body_bytes = self.announced.take().unwrap_or(0);
                     self.is_over |= self.is_coded;
+                    let is_last = self.body_bytes > 0 || self.is_over;
+                    self.head_bytes = if is_last { 0 } else { bytes.len() - begin };
                 }
                 if self.body_bytes > 0 || self.is_over {
                     // What ends a body begins no line.

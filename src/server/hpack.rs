@@ -9,10 +9,15 @@
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 const FRAME_HEAD_BYTES: usize = 9;
 const PRIORITY_BYTES: usize = 5;
+/// What a field takes in memory, however short it is, as measured.
+const FIELD_BYTES: usize = 130;
+/// What each byte of it takes besides, as measured: the library has it up to three times.
+const COPIES: usize = 3;
 
 /// The entries of the static table that are `:path`, and the first entry of the dynamic table.
 const PATHS: [usize; 2] = [4, 5];
@@ -42,6 +47,8 @@ pub(super) struct Paths {
     /// The stream that its stream depends on. The library does not read the block of one that depends on itself.
     depends_on: u32,
     is_unread: bool,
+    /// What the blocks take in memory that have no end yet.
+    unfinished_bytes: usize,
     block: Block,
     table: Table,
 }
@@ -128,8 +135,20 @@ impl Paths {
             }
             if self.known == FRAME_HEAD_BYTES && self.left == 0 {
                 self.known = 0;
+                if self.has_block() && self.head[4] & END_HEADERS != 0 {
+                    self.unfinished_bytes = 0;
+                }
             }
         }
+    }
+
+    /// What the header fields of a request take in memory whose end has not come.
+    pub(super) fn unfinished_bytes(&self) -> usize {
+        self.unfinished_bytes
+    }
+
+    fn has_block(&self) -> bool {
+        matches!(self.head[3], HEADERS | CONTINUATION)
     }
 
     fn begin_frame(&mut self) {
@@ -145,10 +164,10 @@ impl Paths {
     }
 
     fn walk_frame(&mut self, byte: &mut u8) {
-        let kind = self.head[3];
-        if kind != HEADERS && kind != CONTINUATION {
+        if !self.has_block() {
             return;
         }
+        self.unfinished_bytes += COPIES;
         if std::mem::take(&mut self.is_padded) {
             self.padding = usize::from(*byte);
         } else if self.before > 1 {
@@ -160,6 +179,9 @@ impl Paths {
             // The first bit is not a part of either number.
             self.is_unread = (u32::from_be_bytes([a, b, c, d]) ^ self.depends_on) << 1 == 0;
         } else if self.left >= self.padding && !self.is_unread {
+            if matches!(self.block, Block::Instruction) {
+                self.unfinished_bytes += FIELD_BYTES;
+            }
             self.block = self.block.after(byte, &mut self.table);
         }
     }

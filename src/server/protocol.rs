@@ -17,11 +17,12 @@ use tokio_util::task::TaskTracker;
 use super::settings::ServerSettings;
 use super::wire::{Spoken, Wire};
 
-/// The most bytes that HTTP/1 buffers of a request's head. The application's own limit is far below, so that clients
-/// see the application's answer (a problem document).
-const H1_BUFFER_BYTES: usize = 64 * 1024;
-/// The most bytes of an HTTP/2 request's headers, as HTTP/2 counts them; see [`H1_BUFFER_BYTES`].
-const H2_HEADER_LIST_BYTES: u32 = 64 * 1024;
+/// The most bytes that HTTP/1 buffers of a request's head. The application's own limits, 24 KiB together, are below, so that
+/// clients see the application's answer (a problem document).
+const H1_BUFFER_BYTES: usize = 32 * 1024;
+/// The most bytes of an HTTP/2 request's headers, as HTTP/2 counts them: 32 more for each field. A field takes some 130 bytes
+/// in memory, however short it is, so this is little more than what the application allows.
+const H2_HEADER_LIST_BYTES: u32 = 25 * 1024;
 /// How many bytes an HTTP/2 client may send before the application reads them, per stream and per connection. It is the
 /// least that the protocol allows, because requests have no bodies here. hyper's default is a megabyte.
 const H2_WINDOW_BYTES: u32 = 65_535;

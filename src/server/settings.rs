@@ -25,8 +25,8 @@ pub struct ServerSettings {
     pub max_connections_per_address: usize,
     /// The most concurrent requests on one HTTP/2 connection.
     pub max_h2_streams: u32,
-    /// The most bytes of answers that wait in memory for their clients to read them. If there are more, the connection
-    /// with most of them is closed.
+    /// The most bytes of answers that wait in memory for their clients to read them, and of heads that clients have not
+    /// finished. If there are more, the connection with most of them is closed.
     pub max_unread_bytes: usize,
     /// How long a drain may take from its beginning. Then the remaining connections are cut.
     pub drain_timeout: Duration,

@@ -22,6 +22,8 @@ pub(super) type Stream = Either<TimeoutStream<TcpStream>, Box<TlsStream<TimeoutS
 
 /// How many bytes TLS may keep of what it was given to write.
 const TLS_BUFFER_BYTES: usize = 64 * 1024;
+/// A head that takes less than this has room in the buffers that each connection has.
+const SHORT_HEAD_BYTES: usize = 8 * 1024;
 
 /// The first bytes of an HTTP/2 client that knows it may begin so (RFC 9113, section 3.4).
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -45,6 +47,8 @@ pub(super) struct Wire {
     unread: Arc<Unread>,
     /// What hyper could not write yet.
     held_up: Option<Charge>,
+    /// What the head of a request takes whose end has not come.
+    unfinished: Option<Charge>,
     /// The task that wants to read while nothing can be written.
     reader: Option<Waker>,
     /// For which of the requests hyper was not told yet that the client sends nothing more, by how many had begun.
@@ -62,6 +66,7 @@ impl Wire {
             requests,
             unread,
             held_up: None,
+            unfinished: None,
             reader: None,
             end_held_back_for: 0,
         }
@@ -139,12 +144,25 @@ impl AsyncRead for Wire {
         }
         if buffer.filled().len() > before {
             self.requests.note_read();
+            self.charge_unfinished_head()?;
         }
         Poll::Ready(Ok(()))
     }
 }
 
 impl Wire {
+    /// Counts a head whose end has not come as if it were an unread answer. Otherwise, heads without ends on all connections
+    /// would take several times as much memory as all else.
+    fn charge_unfinished_head(&mut self) -> io::Result<()> {
+        let bytes = match &self.paths {
+            // hyper's buffer has half as much room again.
+            None => self.heads.unfinished_bytes() * 3 / 2,
+            Some(paths) => paths.unfinished_bytes(),
+        };
+        let counted = if bytes > SHORT_HEAD_BYTES { bytes } else { 0 };
+        self.unread.recharge(&mut self.unfinished, counted).map_err(io::Error::other)
+    }
+
     /// Notes how many bytes hyper waits to write, or that it does not wait any more.
     fn is_held_up_by(&mut self, bytes: usize) -> io::Result<()> {
         if bytes == 0 && self.held_up.is_none() {

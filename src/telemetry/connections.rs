@@ -28,7 +28,7 @@ pub struct Connections {
     accepted: IntCounter,
     /// Connections that were closed before they had a request.
     pub refused: Counters<ConnectionRefused>,
-    /// Bytes of answers that wait in memory for their clients to read them.
+    /// Bytes of answers that wait in memory for their clients to read them, and of long heads that have no end yet.
     pub unread_bytes: IntGauge,
     /// Connections that were closed because they had most of those bytes when there were too many.
     pub cut_unread: IntCounter,
@@ -55,7 +55,7 @@ impl Connections {
             unread_bytes: gauge(
                 registry,
                 "fencepost_unread_bytes",
-                "Bytes of answers that wait for their clients to read them.",
+                "Bytes of answers that wait for their clients to read them, and of long heads that have no end yet.",
             ),
             cut_unread: counter(
                 registry,

@@ -92,7 +92,7 @@ fn two_thousand_results_that_stall_take_little_memory_and_are_cut_off() {
 
 #[test]
 fn results_that_stall_at_their_end_take_no_more_than_their_room() {
-    /// What 2,000 connections take themselves: each reads into a buffer of up to 64 KiB.
+    /// What 2,000 connections take themselves: each reads into a buffer of up to 32 KiB, and has more of its own.
     const CONNECTIONS_MIB: u64 = 125;
     let (more_mib, statuses) = stall(65_000);
     assert!(more_mib <= ROOM_MIB + CONNECTIONS_MIB, "{more_mib} MiB more");

@@ -9,10 +9,11 @@ use fencepost::server::ServerSettings;
 use fencepost::telemetry::{ConnectionRefused, Connections};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::{TestServer, get_ok, h2, poll_until, read_to_close, settings};
+use super::{GET, TestServer, get_ok, h2, poll_until, read_response, read_to_close, settings};
 use kit::PATIENCE;
+use kit::h2::{END_STREAM, header_block};
 
 /// A connection from another address of this machine.
 async fn connect_from(server: &TestServer, last_byte: u8) -> TcpStream {
@@ -196,4 +197,44 @@ async fn large_answers_that_nobody_reads_have_only_so_many_bytes_in_memory() {
     get_ok(&mut connect_from(&server, 9).await).await;
     drop(greedy);
     poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
+}
+
+/// A field of HTTP/2 takes many times as much as it has bytes. What is malformed is not answered before its end either.
+#[tokio::test]
+async fn heads_without_an_end_have_only_so_many_bytes_in_memory() {
+    let fields = (b'a'..=b'z').flat_map(|a| (b'a'..=b'z').flat_map(move |b| [0, 3, b'x', a, b, 0]));
+    let block: Vec<u8> = header_block("GET", "/").into_iter().chain(fields).collect();
+    let settings_frame = h2::frame(h2::SETTINGS, 0, 0, &[]);
+    let short_fields =
+        [h2::PREFACE, &settings_frame, &h2::frame(h2::HEADERS, END_STREAM, 1, &block)].concat();
+    let long = "a".repeat(28_000);
+    let heads = [
+        short_fields,
+        format!("GET / HTTP/1.1\r\nHost: t\r\nX-Long: {long}").into_bytes(),
+        format!("GET / HTTP/1.1\nHost: t\r\nX-Long: {long}").into_bytes(),
+        [GET, format!("GET / HTTP/1.1\r\nX-Long: {long}").as_bytes()].concat(),
+    ];
+    for (number, head) in heads.into_iter().enumerate() {
+        let (settings, counts) = counted(|s| s.max_unread_bytes = 2 << 20);
+        let server = TestServer::start(settings).await;
+        let mut greedy = Vec::new();
+        for _ in 0..150 {
+            let mut stream = server.connect().await;
+            // It may be cut before it has sent all.
+            let _ = stream.write_all(&head).await;
+            greedy.push(stream);
+        }
+        println!("head {number}");
+        poll_until(|| counts.cut_unread.get() >= 60, PATIENCE).await;
+        assert!(counts.unread_bytes.get() <= 2 << 20);
+        get_ok(&mut server.connect().await).await;
+        // A long head that comes to its end is nothing to pay for.
+        let mut other = connect_from(&server, 8).await;
+        other.write_all(format!("GET / HTTP/1.1\r\nHost: t\r\nX-Long: {long}").as_bytes()).await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+        other.write_all(b"\r\n\r\n").await.unwrap();
+        assert_eq!(read_response(&mut other).await.unwrap().1, "ok");
+        drop(greedy);
+        poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
+    }
 }
