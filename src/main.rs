@@ -215,7 +215,7 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
     };
     metrics().set_build(settings.store.kind());
     if let Some(listener) = metrics_listener {
-        serve_metrics(listener, &state)?;
+        serve_metrics(listener, &state, settings.observe.metrics_connections)?;
     }
     cancel_on_signal(draining.clone())?;
     let detail = format!("fencepost {} begins", env!("CARGO_PKG_VERSION"));
@@ -246,13 +246,13 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
 }
 
 /// Serves the metrics on an address of their own for as long as the process lives: the drain is seen there too.
-fn serve_metrics(listener: TcpListener, state: &AppState) -> anyhow::Result<()> {
+fn serve_metrics(listener: TcpListener, state: &AppState, connections: usize) -> anyhow::Result<()> {
     let address = listener.local_addr().context("the socket for the metrics has no address")?;
     tracing::info!("metrics are at http://{address}/metrics");
     tokio::spawn(server::serve(
         listener,
         api::metrics_app(state.clone()),
-        ServerSettings::for_metrics(),
+        ServerSettings::for_metrics(connections),
         CancellationToken::new(),
     ));
     Ok(())
@@ -296,7 +296,12 @@ fn open_store(settings: &Settings) -> anyhow::Result<Arc<dyn LockStore>> {
 /// Raises the limit of open files as far as connections need it, and says so where the system does not allow it.
 fn make_room(settings: &mut Settings) {
     let wanted = settings.server.max_connections;
-    let most = server::make_room(wanted);
+    let of_metrics = settings.observe.metrics_connections;
+    let room = server::make_room(wanted + of_metrics);
+    // Where there is too little for both, an eighth is for collectors.
+    let of_metrics = of_metrics.min(room.saturating_sub(wanted).max(room.div_ceil(8)));
+    settings.observe.metrics_connections = of_metrics;
+    let most = wanted.min(room.saturating_sub(of_metrics)).max(1);
     if most < wanted {
         tracing::warn!(
             max_connections = wanted,

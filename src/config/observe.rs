@@ -8,6 +8,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::address::check_listen;
 use super::error::SettingsError;
+use super::server::METRICS_CONNECTIONS;
 use crate::audit::AuditTarget;
 
 /// The flags of what is said.
@@ -74,6 +75,8 @@ pub struct ObserveSettings {
     pub log_level: LevelFilter,
     /// An address and port for the metrics alone.
     pub metrics_listen: Option<String>,
+    /// How many connections may be open there.
+    pub metrics_connections: usize,
     /// Where traces go.
     pub otlp_endpoint: Option<String>,
     /// Where it is written down who did what, if anywhere.
@@ -101,6 +104,7 @@ impl ObserveArgs {
                 LogLevel::Info => LevelFilter::INFO,
                 LogLevel::Debug => LevelFilter::DEBUG,
             },
+            metrics_connections: metrics_listen.as_ref().map_or(0, |_| METRICS_CONNECTIONS),
             metrics_listen,
             otlp_endpoint: otlp_endpoint.map(otlp_endpoint_of).transpose()?,
         })

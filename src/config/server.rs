@@ -17,7 +17,7 @@ const LONGEST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 const LEAST_UNREAD_BYTES: usize = 4 * 1024 * 1024;
 
 /// Connections that may be open to the address of the metrics.
-const METRICS_CONNECTIONS: usize = 1_024;
+pub(super) const METRICS_CONNECTIONS: usize = 1_024;
 /// How long one of them may take to ask, or to ask again.
 const METRICS_PATIENCE: Duration = Duration::from_secs(2);
 /// What may wait there for clients to read it.
@@ -186,10 +186,10 @@ impl ServerSettings {
 
     /// Those of the address of the metrics, which strangers may reach as well as collectors. One address may have half
     /// of the connections. A client that stalls is cut before a collector would give up.
-    pub fn for_metrics() -> Self {
+    pub fn for_metrics(max_connections: usize) -> Self {
         Self {
-            max_connections: METRICS_CONNECTIONS,
-            max_connections_per_address: METRICS_CONNECTIONS / 2,
+            max_connections,
+            max_connections_per_address: max_connections.div_ceil(2),
             first_request_timeout: METRICS_PATIENCE,
             idle_timeout: METRICS_PATIENCE,
             max_unread_bytes: METRICS_UNREAD_BYTES,

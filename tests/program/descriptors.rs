@@ -8,6 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpSocket, TcpStream};
 
 use kit::gateway::{bare_command, command};
+use kit::metrics::metrics_address;
 use kit::{Client, Gateway, PATIENCE};
 
 /// The same program, started by a shell that sets these limits before.
@@ -74,6 +75,26 @@ async fn where_the_system_allows_too_few_there_are_fewer_connections() {
     assert!(ended.is_err(), "something was said on it");
     assert!(mine[0].try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
     Client::new(gateway.address).get("/healthz").send().await.expect(200);
+}
+
+/// Without room for them, the metrics' connections would take the files of those to the gateway.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_the_metrics_leave_files_for_those_of_clients() {
+    let args = ["--store", "memory:", "--max-connections", "100", "--metrics-listen", "127.0.0.1:0"];
+    let shell = within("ulimit -Sn 200 && ulimit -Hn 300", &command(&args));
+    let gateway = Gateway::try_start_by(shell, &args).await.unwrap();
+    let metrics = metrics_address(&gateway);
+    let mut open = Vec::new();
+    for number in 0..280_u16 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 0, 0, 20 + u8::try_from(number % 5).unwrap()), 0).into()).unwrap();
+        open.push(socket.connect(metrics).await.unwrap());
+    }
+    for _ in 0..40 {
+        open.push(connect(&gateway).await.unwrap());
+    }
+    Client::new(gateway.address).get("/healthz").send().await.expect(200);
+    assert!(!gateway.log().iter().any(|line| line.contains("cannot accept") || line.contains("open files")));
 }
 
 /// The runtime panics without those that it needs, and a lock could be taken that cannot be released.
