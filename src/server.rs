@@ -40,7 +40,7 @@ use tracing::{debug, warn};
 use self::addresses::{AddressPermit, Addresses, network};
 use self::backpressure::Backpressure;
 use self::connection::serve_connection;
-use self::handshake::{Turns, shake_hands};
+use self::handshake::{HandshakeTurns, shake_hands};
 use self::phase::{DRAIN_GRACE, Phase};
 use self::protocol::Protocols;
 use self::tcp_timeout::{TCP_USER_TIMEOUT, TimeoutStream};
@@ -139,7 +139,7 @@ struct Server<A> {
     permits: Arc<Semaphore>,
     addresses: Addresses,
     backpressure: Arc<Backpressure>,
-    turns: Arc<Turns>,
+    turns: Arc<HandshakeTurns>,
     connections: TaskTracker,
     streams: TaskTracker,
     last_warning: Option<Instant>,
@@ -157,7 +157,7 @@ impl<A: Application> Server<A> {
             permits: Arc::new(Semaphore::new(settings.max_connections.clamp(1, Semaphore::MAX_PERMITS))),
             addresses: Addresses::default(),
             backpressure: Backpressure::new(settings.max_unread_bytes, Arc::clone(&settings.counts)),
-            turns: Arc::new(Turns::new()),
+            turns: Arc::new(HandshakeTurns::new()),
             connections: TaskTracker::new(),
             streams,
             settings: Arc::new(settings),
