@@ -27,7 +27,7 @@ pub use entry::{Entry, Rate};
 use keyring::{ApiKey, Proof};
 pub use keyring::{Keyring, Refused};
 pub use keys_file::{KeysFileError, append, is_plain, parse as parse_keys, read_text, read_text_of_file};
-pub use rate::{Guesses, RateLeft};
+pub use rate::{Guesses, RateLeft, Untold};
 pub use revoking::revoke;
 pub use scope::Scope;
 pub use secret::{KeyId, SecretHash, ShownKey};
@@ -200,6 +200,11 @@ impl Caller {
     /// Counts a request, as so many, against the rate of the key; `None` where it has none. Who has no key is not counted.
     pub fn count_request(&self, as_many: impl FnOnce() -> u32) -> Option<RateLeft> {
         self.0.as_ref()?.key.count(as_many())
+    }
+
+    /// The requests beyond the rate of the key; `None` without a key.
+    pub fn beyond_rate(&self) -> Option<&Untold> {
+        self.0.as_ref().map(|holder| &holder.key.beyond_rate)
     }
 
     /// Lets one request wait for a lock, or for several; `None` if as many wait as may. The ticket of a `token` that its client

@@ -85,6 +85,14 @@ pub enum Event {
         /// How many keys were shown.
         count: u64,
     },
+    /// Requests with a good key were refused, because its rate was used up. They share a line.
+    RateLimited {
+        #[serde(flatten)]
+        #[expect(missing_docs, reason = "the type says it")]
+        who: Who,
+        /// How many requests.
+        count: u64,
+    },
     /// A lock or a record was broken, or was to be.
     Break {
         #[serde(flatten)]
@@ -258,7 +266,10 @@ impl Event {
             Self::Configuration { what, detail, .. } => {
                 tracing::warn!(what, detail, "new settings are wrong: those before stay in force");
             }
-            Self::KeyUse { .. } | Self::KeyRefused { .. } | Self::Dropped { .. } => {}
+            Self::KeyUse { .. }
+            | Self::KeyRefused { .. }
+            | Self::RateLimited { .. }
+            | Self::Dropped { .. } => {}
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::rate::Meter;
 use super::shares::Uses;
-use super::{Caller, Entry, Guesses, KeyId, RateLeft, SecretHash, ShownKey};
+use super::{Caller, Entry, Guesses, KeyId, RateLeft, SecretHash, ShownKey, Untold};
 
 /// The keys in force.
 #[derive(Debug)]
@@ -124,6 +124,7 @@ impl Keyring {
 pub(super) struct ApiKey {
     current: RwLock<Option<Arc<Current>>>,
     pub(super) uses: Arc<Uses>,
+    pub(super) beyond_rate: Untold,
     pub(super) changes: watch::Receiver<()>,
 }
 
@@ -144,7 +145,8 @@ pub(super) enum Proof {
 
 impl ApiKey {
     fn new(changes: watch::Receiver<()>) -> Self {
-        Self { current: RwLock::default(), uses: Arc::default(), changes }
+        let (uses, beyond_rate) = (Arc::default(), Untold::default());
+        Self { current: RwLock::default(), uses, beyond_rate, changes }
     }
 
     fn set(&self, entry: Option<Entry>) {

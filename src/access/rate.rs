@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,8 @@ use governor::state::keyed::HashMapStateStore;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
 
 use super::Rate;
 
@@ -20,6 +23,8 @@ const GUESSES_AT_ONCE: NonZeroU32 = NonZeroU32::new(10).unwrap();
 const MOST_NETWORKS: usize = 10_000;
 /// How often addresses that have kept quiet are forgotten, where the table is full.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// After this time, the requests without a line of their own are counted in one line.
+const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What a key has left of its rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,7 +102,8 @@ pub struct Guesses {
     /// `None` stands for all for whom there is no room.
     limiter: RateLimiter<Option<IpAddr>, HashMapStateStore<Option<IpAddr>>, DefaultClock, NoOpMiddleware>,
     swept_at: Mutex<Instant>,
-    untold: AtomicU64,
+    /// Those beyond what is listened to.
+    pub untold: Untold,
 }
 
 impl Default for Guesses {
@@ -106,7 +112,7 @@ impl Default for Guesses {
         Self {
             limiter: RateLimiter::hashmap(quota),
             swept_at: Mutex::new(Instant::now()),
-            untold: AtomicU64::new(0),
+            untold: Untold::default(),
         }
     }
 }
@@ -117,16 +123,6 @@ impl Guesses {
         let network = self.has_room().then_some(network);
         let wait = |not_until: governor::NotUntil<_>| not_until.wait_time_from(DefaultClock::default().now());
         self.limiter.check_key(&network).map_err(wait)
-    }
-
-    /// Counts one that is not worth a line of its own. Returns whether it is the first since they were told of.
-    pub fn leave_untold(&self) -> bool {
-        self.untold.fetch_add(1, Ordering::Relaxed) == 0
-    }
-
-    /// How many were left untold.
-    pub fn take_untold(&self) -> u64 {
-        self.untold.swap(0, Ordering::Relaxed)
     }
 
     /// Whether another address can be told apart. A flood from many of them must not fill the memory.
@@ -140,6 +136,25 @@ impl Guesses {
             self.limiter.retain_recent();
         }
         self.limiter.len() < MOST_NETWORKS
+    }
+}
+
+/// How many requests got no line of their own, since they were told of last.
+#[derive(Debug, Default)]
+pub struct Untold(Arc<AtomicU64>);
+
+impl Untold {
+    /// Counts one. Some seconds after the first, `tell` is given their number.
+    pub fn count(&self, tell: impl FnOnce(u64) + Send + 'static) {
+        if self.0.fetch_add(1, Ordering::Relaxed) > 0 {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        let untold = self.0.clone();
+        runtime.spawn(async move {
+            sleep(UNTOLD_INTERVAL).await;
+            tell(untold.swap(0, Ordering::Relaxed));
+        });
     }
 }
 

@@ -21,9 +21,6 @@ use crate::audit::{Audit, Event, Who};
 use crate::server::Peer;
 use crate::service::MOST_LOCKS;
 
-/// After this time, the refused keys without a line of their own are counted in one line.
-const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
-
 /// Finds out who makes the request, and notes it for the handlers. If the gateway has keys, a request without one is
 /// refused. Returns what the key has left of its rate.
 pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<RateLeft>, Box<Response>> {
@@ -53,10 +50,17 @@ pub(crate) fn authenticate(app: &AppState, request: &Request) -> Result<Option<R
         }
     };
     let left = caller.count_request(|| locks_in(request.uri()));
-    if let Some(context) = context {
-        context.set_caller(caller, Some(&app.audit));
+    let retry_after = left.and_then(|left| left.retry_after);
+    if retry_after.is_some() {
+        count_beyond_rate(&caller, &app.audit);
     }
-    if let Some(retry_after) = left.and_then(|left| left.retry_after) {
+    if let Some(context) = context {
+        if retry_after.is_some() {
+            context.set_has_line(false);
+        }
+        context.set_caller(caller, retry_after.is_none().then_some(&app.audit));
+    }
+    if let Some(retry_after) = retry_after {
         let detail = "this API key may make no more requests for now: Retry-After says when";
         let problem = Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after);
         return Err(with_rate_left(problem.into_response(), left).into());
@@ -204,9 +208,12 @@ fn refuse(
     // Without an accept loop in front of us, the address is not known.
     let peer = request.extensions().get::<Arc<Peer>>();
     if let Some(Err(retry_after)) = peer.map(|peer| keyring.guesses.count(peer.network())) {
-        if keyring.guesses.leave_untold() {
-            tell_later(keyring.clone(), app.audit.clone());
-        }
+        let audit = app.audit.clone();
+        keyring.guesses.untold.count(move |count| {
+            let (who, reason) = (Who::default(), "their addresses sent too many");
+            audit.note(Event::KeyRefused { who, reason, count });
+            tracing::warn!(count, "more API keys were refused; their addresses had sent too many");
+        });
         if let Some(context) = request.extensions().get::<RequestContext>() {
             context.set_has_line(false);
         }
@@ -223,12 +230,15 @@ fn refuse(
     Problem::new(ProblemType::KeyRefused, told).into_response()
 }
 
-fn tell_later(keyring: Arc<Keyring>, audit: Arc<Audit>) {
-    tokio::spawn(async move {
-        tokio::time::sleep(UNTOLD_INTERVAL).await;
-        let count = keyring.guesses.take_untold();
-        audit.note(Event::KeyRefused { who: Who::default(), reason: "their addresses sent too many", count });
-        tracing::warn!(count, "more API keys were refused; their addresses had sent too many");
+/// Counts a request beyond the rate of its key. A line of its own would let its client fill the disk.
+fn count_beyond_rate(caller: &Caller, audit: &Arc<Audit>) {
+    let Some(untold) = caller.beyond_rate() else { return };
+    let (caller, audit) = (caller.clone(), audit.clone());
+    untold.count(move |count| {
+        let (key_id, key_name) = (caller.id(), caller.name());
+        tracing::info!(key_id, key_name, count, "requests of an API key were refused: its rate was used up");
+        let [key_id, key_name] = [key_id, key_name].map(|text| text.map(str::to_owned));
+        audit.note(Event::RateLimited { who: Who { key_id, key_name, ..Who::default() }, count });
     });
 }
 

@@ -224,7 +224,7 @@ impl LogLine {
         self.context.has_line().unwrap_or_else(is_worth_it)
     }
 
-    /// Each request with a key is a line of the audit log too.
+    /// Each request with a key is a line of the audit log too, unless it is beyond the rate of its key.
     fn audit(&self, operation: Operation, is_delivered: bool) {
         let Some(audit) = self.context.audit().filter(|audit| audit.is_on()) else { return };
         let asked = self.context.asked();

@@ -2,16 +2,9 @@
 //! requests are answered all the same.
 
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
-
-use tokio::runtime::Handle;
-use tokio::time::sleep;
 
 use crate::access::Guesses;
 use crate::server::Peer;
-
-/// After this time, the requests without a line of their own are counted in one line.
-const UNTOLD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How many requests each address has sent. The counts belong to the process, as the log does.
 static STRANGERS: LazyLock<Guesses> = LazyLock::new(Guesses::default);
@@ -23,17 +16,11 @@ pub(crate) fn is_worth_a_line(peer: Option<&Arc<Peer>>) -> bool {
     if STRANGERS.count(peer.network()).is_ok() {
         return true;
     }
-    if STRANGERS.leave_untold()
-        && let Ok(runtime) = Handle::try_current()
-    {
-        runtime.spawn(async {
-            sleep(UNTOLD_INTERVAL).await;
-            let count = STRANGERS.take_untold();
-            tracing::info!(
-                count,
-                "there were more requests without an accepted API key, from addresses that send many"
-            );
-        });
-    }
+    STRANGERS.untold.count(|count| {
+        tracing::info!(
+            count,
+            "there were more requests without an accepted API key, from addresses that send many"
+        );
+    });
     false
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt;
+use serde_json::Value;
 
 use kit::http::raw_call;
 use kit::{Client, KeysFile, eventually, fresh_token};
@@ -96,6 +97,47 @@ async fn a_key_has_a_share_of_those_who_wait_and_hold() {
     let renew = client.patch("/locks/k?ttl=11s").key(&small).token(&fresh_token());
     let detail = renew.send().await.expect_problem(400, "bad-parameter").json()["detail"].to_string();
     assert!(detail.contains("to 10s with this API key"), "{detail}");
+}
+
+/// Else a client could fill the disk as fast as it can ask.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_beyond_the_rate_of_a_key_have_no_line_each_in_the_log_nor_in_the_audit_log() {
+    const REFUSED: usize = 200;
+    let mut file = KeysFile::new();
+    let slow = file.add("slow", "every_key = true\nallow = [\"inspect\"]\nrate = 0.001\nburst = 3");
+    let free = file.add_for_all("free", "\"inspect\"");
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.log");
+    let gateway = gateway(&file, &["--audit-log", audit.to_str().unwrap()]).await;
+    let client = Client::new(gateway.address);
+    for _ in 0..3 {
+        client.get("/locks/k").key(&slow).send().await.expect(404);
+    }
+    for _ in 0..REFUSED {
+        client.get("/locks/k").key(&slow).send().await.expect_problem(429, "rate-limited");
+    }
+    client.get("/locks/k").key(&free).send().await.expect(404);
+    let ours = |lines: &[String]| -> Vec<Value> {
+        let lines = lines.iter().filter(|line| line.contains(&slow[3..15]));
+        lines.map(|line| serde_json::from_str(line).expect("every line is an object")).collect()
+    };
+    let audited = || -> Vec<String> {
+        let text = std::fs::read_to_string(&audit).unwrap_or_default();
+        // The last line may be about to be written.
+        text.rsplit_once('\n').map_or("", |(whole, _)| whole).lines().map(str::to_owned).collect()
+    };
+    let counted = |lines: &[Value]| lines.iter().filter_map(|line| line["count"].as_u64()).sum::<u64>();
+    eventually("the log counts all of them", async || counted(&ours(&gateway.log())) == REFUSED as u64).await;
+    eventually("the audit log does so too", async || counted(&ours(&audited())) == REFUSED as u64).await;
+    let (said, noted) = (ours(&gateway.log()), ours(&audited()));
+    // On a slow machine they may be counted twice.
+    assert!((4..10).contains(&said.len()) && (4..10).contains(&noted.len()), "{said:#?} {noted:#?}");
+    let own = |line: &&Value| line.get("request_id").is_some();
+    assert_eq!((said.iter().filter(own).count(), noted.iter().filter(own).count()), (3, 3));
+    let last = noted.last().unwrap();
+    assert_eq!((&last["event"], &last["key_name"]), (&"rate-limited".into(), &"slow".into()), "{last}");
+    let of_free = |line: &String| line.contains("\"request_id\"") && line.contains(&free[3..15]);
+    assert!(gateway.log().iter().any(of_free), "others have their lines: {:#?}", gateway.log());
 }
 
 /// All requests of this test come from one address.
