@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 pub use self::later::later;
 use self::unseen::{Form, push_escaped};
@@ -51,10 +54,13 @@ impl Log {
             .with_ansi(is_terminal)
             .log_internal_errors(false)
             .with_writer(log.clone());
+        // What libraries say of a client names no address, and nothing bounds how often a client makes them say it.
+        let ours = [env!("CARGO_PKG_NAME"), MISSING].map(|target| (target, level));
+        let ours = Targets::new().with_default(LevelFilter::ERROR).with_targets(ours);
         if is_json {
-            lines.json().flatten_event(true).init();
+            lines.json().flatten_event(true).finish().with(ours).init();
         } else {
-            lines.init();
+            lines.finish().with(ours).init();
         }
         later::start()?;
         // A panic is a line like any other, in the form of the log.

@@ -3,10 +3,13 @@
 use std::process::Stdio;
 
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use kit::gateway::bare_command;
+use kit::h2::{PREFACE, SETTINGS, cancel, frame, request};
 use kit::http::{raw, raw_call};
-use kit::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, fresh_token, on_each_store};
+use kit::{Client, Gateway, KeysFile, PATIENCE, RedisServer, Stage, eventually, fresh_token, on_each_store};
 
 mod stalled;
 
@@ -124,6 +127,28 @@ async fn strangers_do_not_fill_the_log_whatever_they_ask_for() {
         .await;
     // One more a second has a line, however slow this machine is.
     assert!((10..TIMES * STRANGE.len() / 2).contains(&(lines() - TIMES)), "{}", lines());
+}
+
+/// The library for HTTP/2 has a warning for each such connection, which names no address.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_resets_its_requests_is_no_line_of_the_log() {
+    const STREAMS: usize = 60;
+    let mut gateway = Gateway::start(&["--store", "memory:"]).await;
+    let greeting = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    let streams = (1..).step_by(2).take(STREAMS);
+    let resets = streams.flat_map(|n| [request(n, "GET", "/healthz"), cancel(n)].concat());
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(&greeting.into_iter().chain(resets).collect::<Vec<_>>()).await.unwrap();
+    let mut answer = Vec::new();
+    // However the connection ends, the answer is what came before.
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is ended");
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.contains("too_many_resets"), "the library has had enough: {answer:?}");
+    gateway.signal("TERM");
+    assert!(gateway.exit_status().await.success());
+    let log = gateway.log();
+    assert!(log.iter().any(|line| line.contains("\"stopped\"")), "this is all of it: {log:#?}");
+    assert!(!log.iter().any(|line| line.contains("reset")), "{log:#?}");
 }
 
 /// Where no keys are in use everybody is known, but for who is refused at the door.
