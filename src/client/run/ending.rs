@@ -29,13 +29,16 @@ pub(super) async fn release(
     match last_answer(gateways, signals, RELEASE_MAY_TAKE, RELEASE_TRY_MAY_TAKE, release).await {
         Some(ReleaseAnswer::Done) => {}
         Some(ReleaseAnswer::NotHeld(reason)) => {
-            let were = lock.said_of("was", "were");
-            say(&format!("{name} {were} not held any more at the end: {reason}"));
+            let one = lock.said_of("", "at least one of ");
+            say(&format!("{one}{name} was not held any more at the end: {reason}"));
         }
         None => {
             let why = gateways.trouble().unwrap_or_else(|| "no answer in time".to_owned());
-            let lease_ends = lock.said_of("its lease ends", "their leases end");
-            say(&format!("{name} could not be released, and may stay taken until {lease_ends}: {why}"));
+            let until = lock.said_of(
+                "could not be released, and may stay taken until its lease ends",
+                "could not all be released, and may stay taken until their leases end",
+            );
+            say(&format!("{name} {until}: {why}"));
         }
     }
 }

@@ -89,6 +89,21 @@ async fn all_are_renewed_at_any_gateway_and_the_command_ends_with_the_first_that
     eventually("the other is free", async || client.get("/locks/a").send().await.status == 404).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_locks_of_which_one_was_broken_it_does_not_say_that_none_was_held_at_the_end() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let script = "touch there; while [ ! -e over ]; do sleep 0.02; done; exit 3";
+    // Nothing is renewed before the end.
+    let running = scene.start(&["--ttl", "5m", "a", "b", "--", "sh", "-c", script]);
+    eventually("the command runs", async || scene.path("there").exists()).await;
+    client.delete("/locks/b?force=true").send().await.expect(204);
+    std::fs::write(scene.path("over"), "").unwrap();
+    let said = "at least one of the locks \"a\", \"b\" was not held any more at the end";
+    running.end().await.expect_line(3, &[said]);
+    assert_eq!(client.get("/locks/a").send().await.status, 404, "the other was released");
+}
+
 /// Whichever of the two is asked about first, and however late the other answer is.
 #[tokio::test(flavor = "multi_thread")]
 async fn that_one_cannot_be_renewed_does_not_hide_that_another_is_lost() {
