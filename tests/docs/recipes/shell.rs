@@ -17,6 +17,7 @@ on_each_gateway!(
     a_command_at_its_longest_hold_has_time_to_end_before_its_lease_does,
     of_several_machines_with_the_crontab_of_hold_one_does_the_work,
     a_script_whose_curl_is_killed_frees_its_lock_and_ends_its_command,
+    a_script_whose_curl_is_stopped_ends_its_command_and_frees_its_lock,
     a_command_whose_script_is_killed_keeps_its_lock_until_it_ends,
     commands_wait_for_their_turn,
     busy_and_down_are_told_apart,
@@ -174,6 +175,17 @@ async fn a_script_whose_curl_is_killed_frees_its_lock_and_ends_its_command(scene
     signal(curls[0], "KILL");
     scene.becomes_free("k").await;
     Scene::end(child).await.expect(4, "k: the lock is lost: no more renewals\n");
+}
+
+/// The gateway renews for as long as the connection is there.
+async fn a_script_whose_curl_is_stopped_ends_its_command_and_frees_its_lock(scene: Scene) {
+    let child = begin(&scene).await;
+    let curls = scene.processes("curl");
+    assert_eq!(curls.len(), 1);
+    signal(curls[0], "STOP");
+    Scene::end(child).await.expect(4, "k: the lock is lost: no more renewals\n");
+    scene.becomes_free("k").await;
+    eventually("nothing is left of it", async || scene.processes("curl").is_empty()).await;
 }
 
 async fn a_command_whose_script_is_killed_keeps_its_lock_until_it_ends(scene: Scene) {
