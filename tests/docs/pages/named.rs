@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{ROOT, Shell, pages};
+use super::{ROOT, Shell, pages, snippets};
 use kit::{Stage, eventually, on_each_store};
 
 on_each_store!(
@@ -69,6 +69,17 @@ fn the_crontab_of_the_readme_is_the_one_of_the_recipe() {
     let recipe = super::file("crontab");
     let job = recipe.lines().find(|line| line.contains("fencepost run")).unwrap();
     assert!(readme.text.lines().any(|line| line == job), "{job}");
+}
+
+/// With a script that only we have, the first try would end with 127.
+#[test]
+fn the_first_run_of_a_page_starts_a_command_that_each_machine_has() {
+    for name in ["README.md", "docs/run.md"] {
+        let mut runs = snippets().iter().filter(|snippet| snippet.page.name == name);
+        let first = runs.find(|snippet| snippet.code.starts_with("fencepost run ")).unwrap();
+        let command = first.code.split_once(" -- ").unwrap().1;
+        assert!(command.starts_with("echo "), "{}: {command}", first.place());
+    }
 }
 
 async fn the_first_lines_work_as_pasted(stage: Stage) {
