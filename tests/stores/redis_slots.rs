@@ -186,7 +186,7 @@ fn the_small_scripts_are_those_of_before() {
         "scripts/renew.lua",
     ];
     for (files, hash) in [
-        (&[constants, "fast_path/take_free.lua"][..], "1a71b654cac2193667a9ed962a1bd45e10b582b7"),
+        (&[constants, "fast_path/take_free.lua"][..], "806ea31f8d426c6a2ad3f2bb0d2cd9de649c7116"),
         (&[constants, "fast_path/free_own.lua"], "0e41e0dd9eebd539de275223206a012bdee82c5b"),
         (&renew, "baf644319843b05b66c3dac28d95d066c22c1eea"),
     ] {

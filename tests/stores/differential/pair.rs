@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencepost::clock::Clock;
-use fencepost::lock::{Acquired, FencingToken, LockKey, Slots, Ticket, TokenHash};
+use fencepost::lock::{Acquired, FencingToken, LockKey, Ticket, TokenHash};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::redis::{RedisSettings, RedisStore};
 use fencepost::store::{
