@@ -8,13 +8,14 @@ use std::thread;
 use std::time::Duration;
 
 use fencepost::lock::{
-    Acquired, Attempt, FencingToken, LeaseToken, LockKey, Note, Refusal, Released, Renewed, Terms, Ttl,
+    Acquired, Attempt, FencingToken, LeaseToken, LockKey, Note, Refusal, Released, Renewed, RolledBack,
+    Terms, Ttl,
 };
 use fencepost::store::quorum::QuorumStore;
 use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{
-    Bucket, Check, Enqueue, Heartbeat, Hint, LockRequest, LockStore, Release, Renew, Renewer, StoreError,
-    Tombstone, Try,
+    Bucket, Check, Enqueue, Heartbeat, Hint, KnownTo, LockRequest, LockStore, Release, Renew, Renewer,
+    RollBack, StoreError, TicketAfter, Tombstone, Try,
 };
 use kit::asking::LockStoreExt;
 use sim::{Clock, Cluster, Conditions, Direction, Fate, Fleet, Kept, Reply, Server, View};
@@ -207,6 +208,40 @@ async fn a_hint_that_is_lost_leaves_the_lock_offered() {
         let heard = timeout(DEADLINE, hints.recv()).await.ok().map(Result::unwrap);
         assert_eq!(heard, (!is_lost).then_some(offered));
     }
+}
+
+/// K3. Another program takes the TTL from a lock that a connection has claimed, or whose `max_hold` is over then.
+#[tokio::test(start_paused = true)]
+async fn a_lock_without_a_ttl_stays_for_what_was_told_of_it_and_no_longer_than_its_max_hold() {
+    let fleet = Fleet::alone(&Clock::running(NOW_US));
+    let store = store(&fleet);
+    let max_hold = Some(Duration::from_millis(2 * TTL_MS));
+    let lock = LockRequest { terms: Terms { max_hold, ..Terms::default() }, ..request("a") };
+    let hold = LockRequest { attempt: Attempt::for_connection(), ..lock.clone() };
+    let take = async |lock: &LockRequest| store.call(Try(lock.clone()), Instant::now() + DEADLINE).await;
+    let Ok(Acquired::Granted(lease)) = take(&lock).await else { panic!("it is free") };
+    assert!(matches!(take(&hold).await, Ok(Acquired::AlreadyHeld(_))));
+    let endless = "for _, key in ipairs(redis.call('KEYS', '*:lock:*')) do redis.call('SET', key, redis.call('GET', key)) end";
+    let take_ttl = || {
+        let words = [&words("EVAL")[..], &[endless.as_bytes().to_vec()], &words("0")[..]].concat();
+        fleet.servers[0].ask(fleet.servers[0].connect(), &words);
+        assert_eq!(do_to_lock(&fleet.servers[0], "PTTL"), Reply::Int(-1));
+    };
+    take_ttl();
+    let LockRequest { key, token, ttl, .. } = lock;
+    let known = KnownTo::Connection { number: lease.fencing_token, told_for: Duration::from_secs(20) };
+    let (attempt, ticket) = (hold.attempt.claim(), TicketAfter::Removed);
+    let ends = RollBack { key: key.clone(), token, attempt, ticket, known };
+    let ended = store.call(ends, Instant::now() + DEADLINE).await;
+    assert!(matches!(ended, Ok(RolledBack::LeftToToken { left_ms: 20_000 })), "{ended:?}");
+    assert!(matches!(do_to_lock(&fleet.servers[0], "PTTL"), Reply::Int(19_000..=20_000)));
+
+    take_ttl();
+    sleep(Duration::from_millis(2 * TTL_MS)).await;
+    let renew = Renew { key, token, ttl, by: Renewer::Token };
+    let _ = store.call(renew, Instant::now() + DEADLINE).await;
+    sleep(Duration::from_millis(10)).await;
+    number(&store, "a").await;
 }
 
 /// The address still names a server that has left the cluster, and that is a cluster of its own by now: no lock that is held is there.

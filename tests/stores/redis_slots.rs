@@ -188,7 +188,7 @@ fn the_small_scripts_are_those_of_before() {
     for (files, hash) in [
         (&[constants, "fast_path/take_free.lua"][..], "806ea31f8d426c6a2ad3f2bb0d2cd9de649c7116"),
         (&[constants, "fast_path/free_own.lua"], "0e41e0dd9eebd539de275223206a012bdee82c5b"),
-        (&renew, "baf644319843b05b66c3dac28d95d066c22c1eea"),
+        (&renew, "60a997aa0ea096d3ed4e7e75dff0a52da60b88f9"),
     ] {
         assert_eq!(redis::Script::new(&text(files)).get_hash(), hash, "{files:?}");
     }

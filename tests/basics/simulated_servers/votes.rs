@@ -2,7 +2,7 @@
 
 use super::*;
 use fencepost::lock::{Broken, FencingToken};
-use fencepost::store::{Break, KnownTo, Poll, RollBack, TicketAfter};
+use fencepost::store::{Break, Poll};
 
 /// Two gateways on a quorum whose third server lacks the lock, and by which number the token holds it.
 async fn held_by_two(lock: &LockRequest) -> (Fleet, [QuorumStore; 2], FencingToken) {

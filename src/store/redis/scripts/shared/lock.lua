@@ -46,7 +46,7 @@ local function hold_by(key, lock, attempt, left_ms, ttl_ms)
   -- To set anew what is left may round it up, time and again.
   if is_its_own and ttl_ms <= left_ms then return lock end
   -- What is without a TTL would end at once. The gateway cannot read it, and says so.
-  if ttl_ms < 0 then return lock end
+  if ttl_ms <= 0 then return lock end
   redis.call('PEXPIRE', key, ttl_ms)
   if is_its_own then return lock end
   local changed = with_attempt(lock, attempt)

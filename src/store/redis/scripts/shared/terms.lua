@@ -34,7 +34,8 @@ end
 local function renewed_ms(lock, left_ms, ttl_ms)
   local most_ms = terms_left(lock)
   if not most_ms or ttl_ms <= most_ms then return math.max(left_ms, ttl_ms), false end
-  return math.max(left_ms, most_ms), left_ms + ROUNDING_MS >= most_ms
+  -- Without a TTL, a lock ends here whose `max_hold` is over.
+  return math.max(left_ms, most_ms, 1), left_ms + ROUNDING_MS >= most_ms
 end
 
 -- Renews a lock that its token holds: by the attempt of a connection, or, where that is empty, by the token, which pins it.
@@ -71,6 +72,7 @@ end
 local function give_up(key, lock, left_ms, told_ms)
   if told_ms == 0 then return 1, keep_released(key, lock) end
   local _, least_ms = terms_left(lock)
+  if left_ms < 0 then left_ms = told_ms end
   local rest_ms = math.max(math.min(left_ms, told_ms), least_ms or 0)
   hold_by(key, lock, PINNED, left_ms, rest_ms)
   return 2, rest_ms
