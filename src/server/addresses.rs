@@ -11,15 +11,30 @@ use tokio::sync::Semaphore;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses(Arc<Mutex<HashMap<IpAddr, Open>>>);
 
-/// How many connections an address has, and the line in which its handshakes wait.
-type Open = (usize, Arc<Semaphore>);
+/// How many connections an address has, and the turns of its handshakes.
+type Open = (usize, Arc<AddressTurns>);
+
+/// In which order the handshakes of one address have their turns.
+#[derive(Debug)]
+pub(super) struct AddressTurns {
+    /// All wait here for their turns, and one at a time has it.
+    pub(super) line: Semaphore,
+    /// Only one of them waits there for its first.
+    pub(super) beginner: Semaphore,
+}
+
+impl Default for AddressTurns {
+    fn default() -> Self {
+        Self { line: Semaphore::new(1), beginner: Semaphore::new(1) }
+    }
+}
 
 /// One connection of an address; it counts until it is dropped.
 #[derive(Debug)]
 pub(super) struct AddressPermit {
     addresses: Addresses,
     whose: IpAddr,
-    handshakes: Arc<Semaphore>,
+    handshakes: Arc<AddressTurns>,
 }
 
 impl Addresses {
@@ -27,7 +42,7 @@ impl Addresses {
     pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<AddressPermit> {
         let whose = network(address);
         let mut counts = self.0.lock();
-        let (count, handshakes) = counts.entry(whose).or_insert_with(|| (0, Arc::new(Semaphore::new(1))));
+        let (count, handshakes) = counts.entry(whose).or_default();
         if *count >= most {
             return None;
         }
@@ -37,8 +52,8 @@ impl Addresses {
 }
 
 impl AddressPermit {
-    /// The line in which the handshakes of this address wait: one of them at a time has its turn.
-    pub(super) fn handshakes(&self) -> &Semaphore {
+    /// The turns of this address's handshakes.
+    pub(super) fn handshakes(&self) -> &AddressTurns {
         &self.handshakes
     }
 }

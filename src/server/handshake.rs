@@ -6,15 +6,18 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use futures_util::FutureExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::select;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::Accept;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tracing::debug;
 
+use super::addresses::AddressTurns;
 use super::phase::{DRAIN_GRACE, Phase};
 use super::settings::ServerSettings;
 use super::tcp_timeout::TimeoutStream;
@@ -38,12 +41,12 @@ async fn accept(
     mut stream: TimeoutStream<TcpStream>,
     tls: &Tls,
     turns: &HandshakeTurns,
-    line: &Semaphore,
+    own: &AddressTurns,
 ) -> io::Result<TlsStream<TimeoutStream<TcpStream>>> {
     let mut first = [0];
     stream.get_ref().peek(&mut first).await?;
     if !matches!(first[0], b'A'..=b'Z' | b'a'..=b'z' | b'\r' | b'\n') {
-        return turns.take(line, tls.acceptor().accept(stream)).await;
+        return turns.take(own, tls.acceptor().accept(stream), has_left).await;
     }
     let answer = async {
         stream.write_all(PLAIN_HTTP).await?;
@@ -54,19 +57,26 @@ async fn accept(
     Err(io::Error::other("the client speaks HTTP without TLS"))
 }
 
+/// Whether the client has closed its side. Before the first answer, it can then not bring its handshake to an end.
+fn has_left(handshake: &Accept<TimeoutStream<TcpStream>>) -> bool {
+    let Some(stream) = handshake.get_ref() else { return false };
+    let readiness = stream.get_ref().ready(Interest::READABLE).now_or_never();
+    readiness.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
+}
+
 /// Makes a connection secure. Returns the stream of the requests, and the subject of the client's certificate. Returns
-/// `None` if the handshake failed or took too long, or if the server's `phase` ended it. The handshakes of its address wait
-/// for their turns in one `line`.
+/// `None` if the handshake failed or took too long, or if the server's `phase` ended it. The handshakes of its address
+/// have their `own` turns.
 pub(super) async fn shake_hands(
     stream: TimeoutStream<TcpStream>,
     tls: &Tls,
-    (turns, line): (&HandshakeTurns, &Semaphore),
+    (turns, own): (&HandshakeTurns, &AddressTurns),
     settings: &ServerSettings,
     phase: &mut watch::Receiver<Phase>,
 ) -> Option<(Stream, Option<Subject>)> {
     let begun = Instant::now();
     let refuse = |reason| settings.counts.refused.count(reason);
-    let mut handshake = pin!(accept(stream, tls, turns, line));
+    let mut handshake = pin!(accept(stream, tls, turns, own));
     let mut deadline = pin!(sleep(settings.tls_handshake_timeout));
     let stream = loop {
         select! {

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
@@ -14,6 +14,9 @@ use kit::PATIENCE;
 const GREETINGS: usize = 2_000;
 const WINDOW: Duration = Duration::from_secs(3);
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// The first byte of an answer.
+const HANDSHAKE_RECORD: u8 = 0x16;
 
 /// From an address that no other client here has.
 async fn connect(gateway: SocketAddr) -> TcpStream {
@@ -44,5 +47,30 @@ fn greetings_that_are_sent_again_and_again_hold_up_neither_requests_nor_other_ad
     assert!(new < LONGEST, "a new connection took {new:.1?}");
     // They are answered all the same.
     let answered = ring.attackers.run(async move { timeout(PATIENCE, open[0].read_u8()).await });
-    assert_eq!(answered.expect("no answer").unwrap(), 0x16);
+    assert_eq!(answered.expect("no answer").unwrap(), HANDSHAKE_RECORD);
+}
+
+/// To answer all of them takes a second or more, and to send them a few milliseconds. So few have their turn before they leave.
+#[test]
+fn clients_that_leave_while_they_wait_for_their_turn_are_not_answered() {
+    let ring = Ring::with_slow_tls(&["--max-connections", "10000", "--tls-handshake-timeout", "2m"]);
+    let (address, greeting) = (ring.gateway.address, ring.greeting());
+    let answered = ring.attackers.run(async move {
+        let mut open = Vec::new();
+        for _ in 0..GREETINGS {
+            open.push(connect(address).await);
+        }
+        for stream in &mut open {
+            stream.write_all(&greeting).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+        let mut answered = 0;
+        for stream in &mut open {
+            let first = timeout(PATIENCE, stream.read_u8()).await.expect("neither an answer nor an end");
+            answered += usize::from(first.is_ok_and(|first| first == HANDSHAKE_RECORD));
+        }
+        answered
+    });
+    println!("{answered} of {GREETINGS} were answered");
+    assert!(answered < GREETINGS / 2, "{answered} were answered");
 }

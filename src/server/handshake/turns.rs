@@ -4,6 +4,7 @@
 //! with a key exchange and a signature, on the threads that serve requests and renew the leases of holds.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -14,6 +15,8 @@ use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 
+use crate::server::addresses::AddressTurns;
+
 /// Shorter rests are not slept, since timers are no finer. They add up.
 const SHORTEST_REST: Duration = Duration::from_millis(2);
 
@@ -22,6 +25,8 @@ pub(in crate::server) struct HandshakeTurns {
     threads: u32,
     /// One place for each thread. Places are given in the order in which they were asked for.
     places: Semaphore,
+    /// As many handshakes at their first turn may ask for a place. So those that have begun wait for few of them.
+    beginners: Semaphore,
     /// When the handshakes so far have had their rest.
     rested_at: Mutex<Instant>,
 }
@@ -33,24 +38,44 @@ impl HandshakeTurns {
         Self {
             threads: u32::try_from(threads).unwrap_or(u32::MAX),
             places: Semaphore::new(threads),
+            beginners: Semaphore::new(threads),
             rested_at: Mutex::new(Instant::now()),
         }
     }
 
     /// Brings a handshake to its end. It computes only in its turn, and has no turn while it waits for its client. Those
-    /// of one address have `line`, so that no address waits for more than one handshake of each other address.
-    pub(super) async fn take<F: Future + Unpin>(&self, line: &Semaphore, mut handshake: F) -> F::Output {
+    /// of one address share `own`, so that no address waits for more than one handshake of each other address.
+    ///
+    /// The first turn is the dear one. If all first turns went before the second ones, a burst of clients could be worked for
+    /// until their time is over, and none of them would get in. If the client has left by its first turn, it has none.
+    pub(super) async fn take<T, F>(
+        &self,
+        own: &AddressTurns,
+        mut handshake: F,
+        has_left: impl Fn(&F) -> bool,
+    ) -> io::Result<T>
+    where
+        F: Future<Output = io::Result<T>> + Unpin,
+    {
+        // No semaphore is ever closed. All take them in this order, so they do not wait in a circle. The line comes before the
+        // beginners of all: a beginner in a long line would keep a place among them from other addresses.
+        let mut beginner = Some(own.beginner.acquire().await);
         loop {
-            // Neither is ever closed.
-            let turns = (line.acquire().await, self.places.acquire().await);
+            let line = own.line.acquire().await;
+            let among_all = if beginner.is_some() { Some(self.beginners.acquire().await) } else { None };
+            let place = self.places.acquire().await;
             self.rest().await;
+            if beginner.is_some() && has_left(&handshake) {
+                return Err(io::Error::other("the client left before its turn"));
+            }
             let begun = Instant::now();
             let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut handshake).poll(context))).await;
             self.note(begun);
             if let Poll::Ready(output) = polled {
                 return output;
             }
-            drop(turns);
+            beginner = None;
+            drop((line, among_all, place));
             woken().await;
         }
     }
@@ -77,4 +102,68 @@ impl HandshakeTurns {
 async fn woken() {
     let mut is_woken = false;
     poll_fn(|_| if std::mem::replace(&mut is_woken, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use futures_util::FutureExt;
+    use tokio::task::JoinSet;
+    use tokio::time::{advance, sleep, timeout};
+
+    use super::*;
+
+    const DEAR: Duration = Duration::from_millis(3);
+    const CHEAP: Duration = Duration::from_micros(50);
+    const ROUND_TRIP: Duration = Duration::from_millis(2);
+    /// In this time some 150 clients get in, since each dear turn has a rest that is as long.
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const CLIENTS: usize = 200;
+
+    fn compute_for(cost: Duration) {
+        let _ = advance(cost).now_or_never();
+    }
+
+    async fn made_up(dear: Duration) -> io::Result<()> {
+        compute_for(dear);
+        sleep(ROUND_TRIP).await;
+        compute_for(CHEAP);
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_client_of_a_burst_gets_in_at_its_second_try_at_the_latest() {
+        for addresses in [1, 25] {
+            let turns = Arc::new(HandshakeTurns::new());
+            let own: Vec<Arc<AddressTurns>> = (0..addresses).map(|_| Arc::default()).collect();
+            let mut clients = JoinSet::new();
+            for client in 0..CLIENTS {
+                let (turns, own) = (Arc::clone(&turns), Arc::clone(&own[client % addresses]));
+                clients.spawn(async move {
+                    for _ in 0..2 {
+                        let handshake = turns.take(&own, Box::pin(made_up(DEAR)), |_| false);
+                        if timeout(PATIENCE, handshake).await.is_ok() {
+                            return true;
+                        }
+                    }
+                    false
+                });
+            }
+            let got_in = clients.join_all().await.into_iter().filter(|got_in| *got_in).count();
+            assert_eq!(got_in, CLIENTS, "from {addresses} addresses");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_left_by_its_first_turn_costs_nothing_and_later_it_is_not_asked() {
+        let (turns, own) = (HandshakeTurns::new(), AddressTurns::default());
+        let begun = Instant::now();
+        assert!(turns.take(&own, Box::pin(made_up(DEAR)), |_| true).await.is_err());
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        // By its second turn, a client may have sent all that it has to say.
+        let is_asked = Cell::new(false);
+        assert!(turns.take(&own, Box::pin(made_up(DEAR)), |_| is_asked.replace(true)).await.is_ok());
+    }
 }
