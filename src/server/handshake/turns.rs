@@ -19,6 +19,8 @@ use crate::server::addresses::AddressTurns;
 
 /// Shorter rests are not slept, since timers are no finer. They add up.
 const SHORTEST_REST: Duration = Duration::from_millis(2);
+/// What takes longer is not all work: the process stood still in it. Such a time needs no rest.
+const LONGEST_TURN: Duration = Duration::from_millis(50);
 
 /// Whose turn it is. All handshakes of a server together take at most half of its threads' time.
 pub(in crate::server) struct HandshakeTurns {
@@ -92,7 +94,7 @@ impl HandshakeTurns {
     }
 
     fn note(&self, begun: Instant) {
-        let rest = 2 * begun.elapsed() / self.threads;
+        let rest = 2 * begun.elapsed().min(LONGEST_TURN) / self.threads;
         let mut rested_at = self.rested_at.lock();
         *rested_at = (*rested_at).max(begun) + rest;
     }
@@ -165,5 +167,15 @@ mod tests {
         // By its second turn, a client may have sent all that it has to say.
         let is_asked = Cell::new(false);
         assert!(turns.take(&own, Box::pin(made_up(DEAR)), |_| is_asked.replace(true)).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_in_which_the_process_stood_still_needs_no_rest() {
+        let (turns, own) = (HandshakeTurns::new(), AddressTurns::default());
+        let paused = Box::pin(made_up(Duration::from_secs(60)));
+        assert!(turns.take(&own, paused, |_| false).await.is_ok());
+        let begun = Instant::now();
+        assert!(turns.take(&own, Box::pin(made_up(DEAR)), |_| false).await.is_ok());
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     }
 }
