@@ -355,8 +355,9 @@ impl Settings {
     /// Has at most so many connections, since the system allows no more; each address keeps its share.
     pub fn limit_connections(&mut self, most: usize) {
         let server = &mut self.server;
-        let share = server.max_connections_per_address.saturating_mul(most) / server.max_connections;
-        server.max_connections_per_address = share.max(1);
+        let share =
+            server.max_connections_per_address as u128 * most as u128 / server.max_connections as u128;
+        server.max_connections_per_address = usize::try_from(share).unwrap_or(most).max(1);
         server.max_connections = most;
         self.limits.max_http1_waiters = max_http1_waiters(most);
         self.limits.shares.connections = share_of(self.limits.max_http1_waiters);

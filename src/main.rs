@@ -297,7 +297,7 @@ fn open_store(settings: &Settings) -> anyhow::Result<Arc<dyn LockStore>> {
 fn make_room(settings: &mut Settings) {
     let wanted = settings.server.max_connections;
     let of_metrics = settings.observe.metrics_connections;
-    let room = server::make_room(wanted + of_metrics);
+    let room = server::make_room(wanted.saturating_add(of_metrics));
     // Where there is too little for both, an eighth is for collectors.
     let of_metrics = of_metrics.min(room.saturating_sub(wanted).max(room.div_ceil(8)));
     settings.observe.metrics_connections = of_metrics;

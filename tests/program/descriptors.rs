@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use kit::gateway::{bare_command, command};
@@ -95,6 +95,21 @@ async fn connections_to_the_metrics_leave_files_for_those_of_clients() {
     }
     Client::new(gateway.address).get("/healthz").send().await.expect(200);
     assert!(!gateway.log().iter().any(|line| line.contains("cannot accept") || line.contains("open files")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_number_of_connections_means_as_many_as_there_is_room_for() {
+    let most = usize::MAX.to_string();
+    let args = ["--store", "memory:", "--max-connections", &most, "--metrics-listen", "127.0.0.1:0"];
+    let shell = within("ulimit -Sn 200 && ulimit -Hn 3000", &command(&args));
+    let gateway = Gateway::try_start_by(shell, &args).await.unwrap();
+    assert_eq!(open_files_allowed(&gateway), 3000);
+    // One address has its half of them: more than one.
+    let _first = connect(&gateway).await.unwrap();
+    let mut second = connect(&gateway).await.unwrap();
+    let _ = second.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    let answered = tokio::time::timeout(PATIENCE, second.read_u8()).await.expect("no answer");
+    assert_eq!(answered.expect("the address may have no second one"), b'H');
 }
 
 /// The runtime panics without those that it needs, and a lock could be taken that cannot be released.
