@@ -59,7 +59,10 @@ function run(locks, seed) {
     live(random(4), true);
     truth.set(SHARED, { key: SHARED, fencing_token: 1 + random(2), expires_in_ms: 1_000 * (1 + random(3)) });
     if (random(2)) locks.apply({ event: 'released', key: RESTORED, fencing_token: 3 + random(2) }, 0);
-    truth.set(RESTORED, { key: RESTORED, fencing_token: 1 + random(2), expires_in_ms: 1_000 });
+    const restored = { key: RESTORED, fencing_token: 1 + random(2), expires_in_ms: 1_000 };
+    const isInList = random(2) === 1;
+    if (isInList) truth.set(RESTORED, restored);
+    else truth.delete(RESTORED);
     locks.beginListing();
     for (const key of [...KEYS, SHARED, RESTORED]) {
       live(random(4), true);
@@ -68,6 +71,10 @@ function run(locks, seed) {
       locks.addPage(page, 0);
     }
     locks.endListing();
+    if (isInList) continue;
+    // It was free, and the first grant since has a number below that of the end that was told.
+    truth.set(RESTORED, restored);
+    locks.apply({ event: 'granted', key: RESTORED, fencing_token: restored.fencing_token, ttl_ms: 1_000 }, 0);
   }
   for (const event of events) locks.apply(event, 0);
   const known = [...locks.values()].map((lock) => `${lock.key} ${lock.fencingToken} ${lock.endsAt}`).sort();

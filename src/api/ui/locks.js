@@ -8,7 +8,8 @@ const MOST_ENDS = 20_000;
 /**
  * The locks below a prefix. Their fencing tokens tell grants apart: the later grant has the larger one. So an event that
  * comes after a later one changes nothing. A list is newer than the events that came before it began, whatever its numbers:
- * of a lock that is held by slots it has the grant that ends first, and after a restore numbers may be smaller.
+ * of a lock that is held by slots it has the grant that ends first, and after a restore numbers may be smaller. So once a list
+ * has ended, no end from before it began makes an event late.
  */
 export class Locks {
   /** An entry is never changed, but replaced. So comparing identities shows whether it is still the same. */
@@ -51,10 +52,13 @@ export class Locks {
     return !this.isCut;
   }
 
-  /** Forgets the locks that were neither in the list nor in an event since it began. */
+  /** Forgets the locks that were neither in the list nor in an event since it began, and the ends from before it began. */
   endListing() {
     for (const [key, lock] of this.#held) {
       if (lock.seenIn < this.#listing) this.#held.delete(key);
+    }
+    for (const [key, { toldIn }] of this.#ended) {
+      if (toldIn < this.#listing) this.#ended.delete(key);
     }
   }
 
