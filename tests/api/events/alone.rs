@@ -54,9 +54,9 @@ async fn watchers_who_cannot_be_told_all_are_told_to_look_and_others_are_told_of
         for _ in 0..5 {
             let started = Instant::now();
             let token = client.put("/locks/own").send().await.expect(201).token();
-            own.next().await.is("granted");
+            own.next_news().await.is("granted");
             client.delete("/locks/own").token(&token).send().await.expect(204);
-            own.next().await.is("released");
+            own.next_news().await.is("released");
             assert!(started.elapsed() < 2 * SOON, "{:?}", started.elapsed());
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }

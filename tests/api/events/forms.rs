@@ -17,13 +17,23 @@ async fn events_are_lines_of_json_for_those_who_want_them() {
     assert!(lines.is_ndjson);
     lines.next().await.is("resync");
     let grant = client.put("/locks/k?owner=me").send().await.expect(201);
-    let granted = lines.next().await.is("granted");
+    let granted = lines.next_news().await.is("granted");
     assert_eq!((granted.fencing_token(), &granted.data["owner"]), (grant.fencing_token(), &"me".into()));
     drop(lines);
     let call = client.call("GET", "/events?key=k").header("Accept", "application/x-ndjson");
     let mut back = Stream::by(call.header("Last-Event-ID", &granted.id)).await;
     client.delete("/locks/k").token(&grant.token()).send().await.expect(204);
-    back.next().await.is("released");
+    back.next_news().await.is("released");
+}
+
+/// The name of the next event but those that have one look again.
+async fn but_looks(stream: &mut Stream) -> String {
+    loop {
+        let event = stream.read_any().await.unwrap();
+        if event.name != "resync" {
+            return event.name;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,10 +44,10 @@ async fn a_silent_stream_has_a_heartbeat() {
     let (mut events, mut lines) = (Stream::open(&client, "key=k").await, Stream::by(call).await);
     lines.next().await.is("resync");
     let opened = Instant::now();
-    assert_eq!(events.read_any().await.unwrap().name, "heartbeat");
+    assert_eq!(but_looks(&mut events).await, "heartbeat");
     let silent = opened.elapsed();
     assert!((Duration::from_secs(9)..Duration::from_secs(15)).contains(&silent), "{silent:?}");
-    assert_eq!(lines.read_any().await.unwrap().name, "heartbeat");
+    assert_eq!(but_looks(&mut lines).await, "heartbeat");
 }
 
 #[tokio::test(flavor = "multi_thread")]

