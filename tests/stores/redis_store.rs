@@ -325,10 +325,12 @@ async fn numbers_that_are_used_up_leave_no_lock() {
     let redis = stage.redis.as_ref().unwrap();
     let client = stage.client();
     let last = ((1_u64 << 53) - 1).to_string();
+    // A script of their own counts where some hold a lock by slots already.
+    client.put("/locks/s?slots=3").send().await.expect(201);
     let _: i64 = redis.command(&["HSET", "fencepost:{0}:fence", &incarnation(redis).await, &last]).await;
     client.put("/locks/k?ttl=30s").token(&fresh_token()).send().await.expect(503);
     client.get("/locks/k").send().await.expect_problem(404, "not-held");
-    for path in ["/locks/k?slots=2", "/once/k?ttl=30s", "/locks/k"] {
+    for path in ["/locks/s?slots=3", "/locks/k?slots=2", "/once/k?ttl=30s", "/locks/k"] {
         client.put(path).token(&fresh_token()).send().await.expect(503);
     }
     let kept: String = redis.command(&["HGET", "fencepost:{0}:fence", &incarnation(redis).await]).await;
