@@ -116,6 +116,23 @@ async fn a_value_that_only_looks_like_an_offer_is_not_called_free() {
     assert_eq!(output.status.code(), Some(1), "{page}");
 }
 
+/// Of what another program put in the place of a lock, no lease is told as missing, whatever lock was looked at before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_in_the_place_of_a_lock_is_not_told_as_a_lock_without_a_ttl() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    // In the order of Redis, some list comes right behind some lock.
+    for n in 0..10 {
+        client.put(&format!("/locks/held-{n}?ttl=1m")).send().await.expect(201);
+        let _: u64 = redis.command(&["LPUSH", &format!("fencepost:{{0}}:lock:list-{n}"), "x"]).await;
+    }
+    let output = run(&["check", "--store", redis.url()]);
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains("cannot be read: the value of lock \"list-"), "{page}");
+    assert!(!page.contains("lease of lock"), "{page}");
+}
+
 /// K3. Another program took the TTL, or a restore forgot it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_without_a_ttl_is_not_told_of_and_its_token_gives_it_one_again() {

@@ -84,6 +84,8 @@ impl Contents {
             let of = |kind, called| Some(format!("{called} {:?}", keys.key_at(kind, name)?.as_str()));
             let (what, is_readable) = match kind {
                 "lock" => {
+                    // What has no value that can be read at all says nothing of a lease.
+                    is_held_alone = false;
                     let is_good = |value: Option<Vec<u8>>| {
                         // Scripts give a lock that several hold its TTL again, and an offer has an end of its own.
                         is_held_alone = value.as_ref().is_some_and(|value| !value.starts_with(b"?"));
