@@ -113,6 +113,12 @@ async fn a_clock_past_the_largest_number_begins_no_run_and_costs_no_number() {
         }
     };
     clock.step(by);
+    // Numbers of the run that is there are far below the largest.
+    for key in ["c", "d", "e"] {
+        sleep(RECONNECTED_WITHIN).await;
+        check().await.unwrap();
+        number(&store, key).await;
+    }
     // A gateway whose connection stands, and one that connects.
     server.ask(server.connect(), &words("FLUSHALL"));
     expect_refusal("flushed").await;

@@ -274,9 +274,11 @@ impl Connector {
                     reason = describe(&error),
                     "what the server stores about its fencing tokens cannot be written"
                 );
+                // Without a run of fencing tokens it grants nothing, and one could not begin.
+                let no_run = (error.code() == Some("FENCE")).then(|| describe(&error).into());
                 // This opens no gate: a server that was refused may grant only once its run is there.
                 if link.gate.may_grant().is_ok() {
-                    link.gate.set(state);
+                    link.gate.set(GateState { unready: state.unready.or(no_run), ..state });
                 }
                 Ok(true)
             }

@@ -233,7 +233,7 @@ impl Preflight {
 
     /// What does not speak against a server, and is good to know.
     fn warnings(&self, profile: &Profile, permissions: &Permissions, config: &Config) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut found: Vec<_> = profile.past_numbers().into_iter().collect();
         let mut warn = |text: &str| found.push(text.to_owned());
         match (profile.has_append_only_file, config.takes_snapshots) {
             // Even with a file, a restart keeps it out of the quorum for as long as a lease may last.

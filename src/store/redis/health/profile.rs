@@ -34,13 +34,9 @@ pub(crate) struct Profile {
     pub(crate) is_deaf_in_scripts: bool,
     /// Why it refuses whatever writes, if it does.
     pub(crate) refused_write: Option<String>,
-    /// Whether its clock is past the largest fencing token, so that no run of them can begin.
+    /// Whether its clock is past the largest fencing token, so that no run of them can begin. One that is there goes on.
     pub(crate) is_past_numbers: bool,
 }
-
-/// Why a server grants nothing whose clock is past the largest fencing token.
-const PAST_NUMBERS: &str =
-    "the clock of the server is past June 2255, where fencing tokens end: set it right";
 
 /// Major and minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,8 +122,16 @@ impl Profile {
     /// Why it grants nothing at the moment.
     pub(crate) fn unready(&self) -> Option<String> {
         let is_full = self.is_full().then(|| format!("{MEMORY_IS_FULL} ({} bytes)", self.max_memory));
-        let is_past = || self.is_past_numbers.then(|| PAST_NUMBERS.to_owned());
-        is_full.or_else(|| self.refused_write.clone()).or_else(is_past)
+        is_full.or_else(|| self.refused_write.clone())
+    }
+
+    /// That no run of fencing tokens can begin. By one that is there locks are granted, so it does not speak against a server.
+    pub(super) fn past_numbers(&self) -> Option<String> {
+        self.is_past_numbers.then(|| {
+            "the clock of the server is past June 2255, where fencing tokens end: set it right. Until then no run of them can \
+             begin, so nothing is granted after a restart of the server or a loss of its data"
+                .to_owned()
+        })
     }
 
     /// That fewer replicas are connected than must acknowledge a lock. What is held is renewed and released, so it does not speak
