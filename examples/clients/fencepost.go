@@ -435,7 +435,7 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 				if isBusy { // This one answers, and tells it to the store that they share.
 					others = c
 				}
-				_ = others.leave(l, isNew)
+				_ = others.leave(l, isNew || problem.Yours)
 			}
 			return &problem
 		} else {

@@ -307,7 +307,7 @@ export class Fencepost {
       if (isFinal && doubtful.size && method === "PUT") { // Those may have granted it, or a late copy still takes it.
         // After Busy, this one answers, and tells the store that they share.
         const others = isBusy ? this : Object.assign(Object.create(this), { urls: [...doubtful] });
-        await others.leave(path, key, token, isNew).catch(() => {});
+        await others.leave(path, key, token, isNew || problem.yours === true).catch(() => {});
       }
       if (isFinal) throw error;
       isDoubtful ||= kind === Unknown;

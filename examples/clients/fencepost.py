@@ -311,12 +311,13 @@ class Fencepost:
             kind = kind_of(status, problem.get("type", ""))
             why = f"{method} {key} at {url}: {problem.get('detail') or text or status}"
             is_busy = kind in (Busy, Abandoned)
-            is_over = now() > wait_until - 0.1 or bool(problem.get("yours"))  # It need not wait for itself.
+            is_own = bool(problem.get("yours"))  # The work has not begun, and it need not wait for itself.
+            is_over = now() > wait_until - 0.1 or is_own
             is_final = is_over if is_busy else issubclass(kind, (Lost, Refused))
             if is_final and doubtful and method == "PUT":  # Those may have granted it, or a late copy still takes it.
                 others = copy.copy(self)
                 if not is_busy: others.urls = doubtful  # Else this one answers, and tells the store that they share.
-                with suppress(FencepostError): others._leave(path, key, token, is_clean=is_new)
+                with suppress(FencepostError): others._leave(path, key, token, is_new or is_own)
             if is_final: raise kind(why, problem, after)
             is_doubtful |= kind is Unknown; is_reached |= status > 0; is_wrong &= status < 0
             if is_busy: time.sleep(0.0 if "position" in problem else 0.2); continue

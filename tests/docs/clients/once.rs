@@ -8,7 +8,7 @@ use super::answers::{Pretender, answer};
 use super::workshop::{Driver, Kind};
 use super::{Scene, url};
 use kit::eventually;
-use kit::proxy::{Fate, Gate};
+use kit::proxy::{Fate, Gate, Progress};
 
 with_each!(
     super::Kind::EXAMPLES;
@@ -22,6 +22,7 @@ with_each!(
     the_result_of_a_broken_record_is_stored_all_the_same,
     what_someone_may_have_done_is_left_alone_if_you_say_so,
     a_place_whose_lease_ends_before_its_work_begins_is_left_to_others,
+    a_place_whose_lease_ends_before_its_second_answer_is_left_to_others,
     a_client_does_not_wait_for_a_place_of_its_own,
     another_request_of_the_same_key_is_refused,
     a_result_that_is_too_large_gives_the_place_up,
@@ -224,6 +225,26 @@ async fn a_place_whose_lease_ends_before_its_work_begins_is_left_to_others(kind:
         scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
     }
     assert_eq!(works(&mut client, "once k 300 0 f keep-off").await.0, 0);
+}
+
+/// After a late answer, the same request asks how long the lease is: the work has not begun yet.
+async fn a_place_whose_lease_ends_before_its_second_answer_is_left_to_others(kind: Kind) {
+    let scene = Scene::start().await;
+    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &proxy), ("TRY_FOR_S", "9")]).await;
+    let (message, late, lost) = (Gate::new(), Gate::new(), Gate::new());
+    message.cancel();
+    let mut first = scene.proxy.expect("PUT", Fate::Hold { message, answer: late.clone() });
+    let mut second = scene.proxy.expect("PUT", Fate::Late { cut: lost.clone(), message: lost.clone() });
+    client.begins("once k 1 0 f keep-off").await;
+    first.reaches(Progress::PassedOn).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    late.cancel();
+    second.reaches(Progress::Seen).await;
+    eventually("its lease is over", async || scene.record().await["state"] == "lapsed").await;
+    lost.cancel();
+    assert_eq!(client.says().await, "unavailable");
+    scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
 }
 
 async fn a_client_does_not_wait_for_a_place_of_its_own(kind: Kind) {
