@@ -39,6 +39,8 @@ const FRESH_PART: u32 = 3;
 const GIVING_UP_MAY_TAKE: Duration = Duration::from_secs(2);
 /// Why a lock that was granted is given up.
 const TOO_LATE: &str = "answers take too long for a lease this short";
+/// Why a place in a record is given up whose lease ended before this process knew of it.
+const OVER_BEFORE_IT_BEGAN: &str = "its lease ended before the answer arrived";
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -220,7 +222,7 @@ impl Turn<'_> {
                 AcquireAnswer::Done(result) => return Err(NotTaken::because(Cause::Done(result), "")),
                 // The command was never started, so to give the place up leaves no doubt behind.
                 AcquireAnswer::Busy(Busy { is_own: true, .. }) => {
-                    return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
+                    return Err(NotTaken::because(Cause::Unreachable, OVER_BEFORE_IT_BEGAN));
                 }
                 // Hardly anything but a person ends this, so it is not waited for.
                 AcquireAnswer::Busy(busy) if busy.is_abandoned => {

@@ -53,7 +53,8 @@ async fn without_take_over_a_place_whose_command_never_ran_is_given_up_and_forgo
     lost.reaches(Progress::Answered).await;
     eventually("its lease is over", is_lapsed).await;
     proxy.set_policy(|_| Fate::Pass);
-    running.end().await.expect_line(69, &["cannot begin the work \"k\"", "lease"]);
+    let ended = running.end().await;
+    ended.expect_line(69, &["cannot begin the work \"k\"", "its lease ended before the answer arrived"]);
     client.get("/once/k").send().await.expect(404);
 
     // The same where it cannot be given up: then that is told.
