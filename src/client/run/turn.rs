@@ -194,7 +194,8 @@ impl Turn<'_> {
                 AcquireAnswer::Held(_) | AcquireAnswer::Busy(_) => {
                     self.gateways.answered(number);
                     self.has_decided = true;
-                    self.may_have_lock = matches!(
+                    // A copy of an earlier request that had no answer may take the lock later.
+                    self.may_have_lock |= matches!(
                         answer,
                         AcquireAnswer::Held(_) | AcquireAnswer::Busy(Busy { is_own: true, .. })
                     );

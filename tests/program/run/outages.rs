@@ -68,6 +68,22 @@ async fn a_grant_whose_answer_was_lost_is_the_same_grant_again() {
     assert_eq!(release_of(&gateway).await.status, 204);
 }
 
+/// A copy of the first request may reach the gateway after the answer to the second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_lock_after_a_lost_answer_is_no_silent_success_if_nobody_confirms_that_it_was_given_up() {
+    let gateway = Gateway::embedded(&[]).await;
+    Client::new(gateway.address).put("/locks/k?ttl=5m").send().await.expect(201);
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let args = ["--wait", "0s", "--busy-exit", "0", "k", "--", "touch", "wrong"];
+    proxy.expect("PUT ", Fate::CutAfter);
+    scene.run(&args).await.expect_silent(0);
+    proxy.expect("PUT ", Fate::CutAfter);
+    proxy.set_policy(|message| if message.starts_with(b"DELETE ") { Fate::CutBefore } else { Fate::Pass });
+    scene.run(&args).await.expect_line(0, &["the lock \"k\" is busy", "may stay taken until its ttl ends"]);
+    assert!(!scene.path("wrong").exists());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_that_nobody_answers_changes_no_exit_status_and_is_told() {
     let mut gateway = Gateway::embedded(&[]).await;
