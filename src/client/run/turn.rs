@@ -20,8 +20,8 @@ const SLICE: Duration = Duration::from_secs(20);
 /// for ten seconds.
 const SLICE_OF_SEVERAL: Duration = Duration::from_secs(5);
 /// The same for several locks: at its end the request gives back those that it has, and others go first. It is less than the
-/// minute after which a gateway refuses to wait longer, and many a proxy ends the request. A gateway that hangs is left late.
-const SLICE_OF_SEVERAL_LOCKS: Duration = Duration::from_secs(50);
+/// 50 s after which many a proxy ends the request, and the minute of a gateway. A gateway that hangs is left late.
+const SLICE_OF_SEVERAL_LOCKS: Duration = Duration::from_secs(45);
 /// The same where a person watches the place.
 const WATCHED_SLICE: Duration = Duration::from_secs(2);
 /// The first, which also shows whether there is a gateway.
