@@ -84,14 +84,14 @@ async fn nobody_takes_over_work_whose_result_cannot_be_stored_for_longer_than_it
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
     let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
     let client = Client::new(gateway.address);
-    let running = scene.start_work(&["--ttl", "2s"], UNTIL_LET_GO);
+    let running = scene.start_work(&["--ttl", "5s"], UNTIL_LET_GO);
     scene.says("runs", "run").await;
     proxy.set_policy(|message| if message.starts_with(b"POST ") { Fate::CutBefore } else { Fate::Pass });
     let mut post = proxy.expect("POST ", Fate::CutBefore);
     let_go(&scene);
     post.reaches(Progress::Seen).await;
     let done_at = Instant::now();
-    while done_at.elapsed() < Duration::from_secs(5) {
+    while done_at.elapsed() < Duration::from_secs(8) {
         let record = client.get("/once/k").send().await.expect(200).json();
         assert_eq!(record["state"], "working", "{:?}: {record}", done_at.elapsed());
         tokio::time::sleep(Duration::from_millis(50)).await;
