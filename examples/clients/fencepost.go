@@ -46,7 +46,8 @@ type Error struct {
 	Status     int           `json:"status"`
 	Type       string        `json:"type"`
 	Detail     string        `json:"detail"`
-	Position   int           `json:"position"` // In the wait queue, from 1 on.
+	Parameter  string        `json:"parameter"` // Which one is wrong.
+	Position   int           `json:"position"`  // In the wait queue, from 1 on.
 	Holder     *Holder       `json:"holder"`
 	Worker     *Holder       `json:"worker"`        // Who does a piece of work.
 	Yours      bool          `json:"yours"`         // Whether that is this client.
@@ -98,8 +99,9 @@ var (
 	tlsOnly = regexp.MustCompile(`(?i)tls|https`)
 )
 
-// The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
-const longestWait = 5 * time.Second
+// The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires. The same for
+// several locks: between two requests it has none of them, and others go first.
+const longestWait, longestWaitOfSeveral = 5 * time.Second, 20 * time.Second
 
 // Lease is a lock that you hold, or several. Show FencingToken to what the lock protects. Of several locks each has a
 // number of its own, in FencingTokens: then FencingToken is 0, and protects nothing.
@@ -385,7 +387,10 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 	isNew bool) error {
 	failed, isDoubtful, isReached, isWrong := 0, !isNew, !isNew, true
 	query["key"] = l.Keys
-	tryFor, path, doubtful := c.TryFor, "/lock", []string(nil)
+	tryFor, path, doubtful, longest := c.TryFor, "/lock", []string(nil), longestWait
+	if len(l.Keys) > 1 {
+		longest = longestWaitOfSeveral
+	}
 	if l.record != nil {
 		path = "/once"
 	}
@@ -397,7 +402,7 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		base, count := c.URLs[0], len(c.URLs)
 		c.mutex.Unlock()
 		sent := time.Now()
-		wait := least(longestWait, waitUntil.Sub(sent))
+		wait := least(longest, waitUntil.Sub(sent))
 		if query.Del("wait"); wait > 0 {
 			query.Set("wait", inMs(wait))
 		} else {
@@ -429,6 +434,9 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 			if problem.Position > 0 {
 				continue
 			}
+		} else if problem.Parameter == "wait" && wait > 100*time.Millisecond {
+			longest = wait / 2 // It was too long for the --max-wait of the gateway.
+			continue
 		} else if isBusy || errors.Is(&problem, ErrRefused) || errors.Is(&problem, ErrLost) {
 			if doubtful != nil && method == "PUT" { // Those may have granted it, or a late copy still takes it.
 				others := &Client{URLs: doubtful, APIKey: c.APIKey, TryFor: c.TryFor, HTTP: c.HTTP}

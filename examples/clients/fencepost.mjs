@@ -39,6 +39,7 @@ export class Superseded extends Lost {
 export class NothingDone extends Error {}
 
 const LONGEST_WAIT_MS = 5_000; // Of one request. A dead gateway is noticed before the ticket in the wait queue expires.
+const LONGEST_WAIT_OF_SEVERAL_MS = 20_000; // Between two requests it has none of these locks, and others go first.
 const ADDRESS = /^https?:\/\/([^/?#:@[\]]+|\[[^/\]]*\])(:\d{1,5})?(\/[^?#]*)?$/;
 const NOTHING_HAPPENED = ["store-unavailable", "not-replicated", "shutting-down", "store-nearly-full"];
 const KINDS = { "once-abandoned": Abandoned, superseded: Superseded, "fingerprint-mismatch": Mismatch };
@@ -279,11 +280,12 @@ export class Fencepost {
   async call(method, key, token, until, query = {}, more = {}) {
     const { waitUntil = 0, signal, isNew = false, path = "/lock", headers: extra = {}, body: sent } = more;
     let failed = 0, isDoubtful = !isNew, isReached = !isNew, isWrong = true;
+    let longestMs = [key].flat().length > 1 ? LONGEST_WAIT_OF_SEVERAL_MS : LONGEST_WAIT_MS;
     const doubtful = new Set();
     // One gateway that hangs must not use up a lease that another one can renew.
     const tryForMs = method === "PATCH" ? Math.min(this.tryForMs, (until - now()) / 2) : this.tryForMs;
     for (;;) {
-      const url = this.urls[0], sentAt = now(), waitMs = Math.min(LONGEST_WAIT_MS, Math.max(0, waitUntil - sentAt));
+      const url = this.urls[0], sentAt = now(), waitMs = Math.min(longestMs, Math.max(0, waitUntil - sentAt));
       const asked = new URLSearchParams({ ...query, ...(waitUntil && { wait: `${Math.round(waitMs)}ms` }) });
       for (const one of [key].flat()) asked.append("key", one);
       const timeoutMs = Math.max(100, Math.min(until - sentAt, tryForMs + waitMs));
@@ -303,7 +305,8 @@ export class Fencepost {
       const error = new kind(message, problem, after);
       const isBusy = kind === Busy || kind === Abandoned;
       const hasWaited = now() > waitUntil - 100 || problem.yours; // It need not wait for itself.
-      const isFinal = isBusy ? hasWaited : error instanceof Lost || error instanceof Refused;
+      const isTooLong = problem.parameter === "wait" && waitMs > 100; // For the `--max-wait` of the gateway.
+      const isFinal = isBusy ? hasWaited : error instanceof Lost || (error instanceof Refused && !isTooLong);
       if (isFinal && doubtful.size && method === "PUT") { // Those may have granted it, or a late copy still takes it.
         // After Busy, this one answers, and tells the store that they share.
         const others = isBusy ? this : Object.assign(Object.create(this), { urls: [...doubtful] });
@@ -313,6 +316,7 @@ export class Fencepost {
       isDoubtful ||= kind === Unknown;
       isReached ||= status > 0;
       isWrong &&= status < 0;
+      if (isTooLong) { longestMs = waitMs / 2; continue; }
       if (isBusy) { await pause("position" in problem ? 0 : 200, undefined, { signal }); continue; }
       failed += 1;
       if (kind === Unknown) doubtful.add(url);

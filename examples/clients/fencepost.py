@@ -32,6 +32,7 @@ class Superseded(Lost):
 class NothingDone(Exception): """The work of `once` raises it if it certainly changed nothing: as if it never began."""
 
 WAIT_S = 5.0  # The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
+WAIT_OF_SEVERAL_S = 20.0  # The same for several locks: between two requests it has none of them, and others go first.
 ADDRESS = re.compile(r"https?://([^\s/?#:@\[\]]+|\[[^\s/\]]*\])(:\d{1,5})?(/[^\s?#]*)?")
 NOTHING_HAPPENED = ("/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down",
                     "/problems/store-nearly-full")
@@ -289,13 +290,14 @@ class Fencepost:
         """The same request with the same token until it is answered. A gateway that fails is asked last from then on.
         Returns when it asked, and what was granted. Of a `lease` that was released, nothing is sent any more."""
         failed, is_doubtful, is_reached, is_wrong = 0, not is_new, not is_new, True
+        longest_s = WAIT_S if len(each(key)) == 1 else WAIT_OF_SEVERAL_S
         doubtful: list[str] = []
         # One gateway that hangs must not use up a lease that another one can renew.
         try_for_s = min(self.try_for_s, (until - now()) / 2) if method == "PATCH" else self.try_for_s
         while True:
             if lease and lease.lost.is_set(): raise Lost(f"{key}: the lease is over")
             url, sent = self.urls[0], now()
-            wait_s = min(WAIT_S, max(0.0, wait_until - sent))
+            wait_s = min(longest_s, max(0.0, wait_until - sent))
             asked = {"key": each(key)} | query | ({"wait": f"{round(wait_s * 1000)}ms"} if wait_until else {})
             shown = self.headers | {"Lease-Token": token} | headers
             request = Request(f"{url}{path}?{urlencode(asked, doseq=True)}", data=body, method=method, headers=shown)
@@ -313,13 +315,15 @@ class Fencepost:
             is_busy = kind in (Busy, Abandoned)
             is_own = bool(problem.get("yours"))  # The work has not begun, and it need not wait for itself.
             is_over = now() > wait_until - 0.1 or is_own
-            is_final = is_over if is_busy else issubclass(kind, (Lost, Refused))
+            is_too_long = problem.get("parameter") == "wait" and wait_s > 0.1  # For the `--max-wait` of the gateway.
+            is_final = is_over if is_busy else issubclass(kind, (Lost, Refused)) and not is_too_long
             if is_final and doubtful and method == "PUT":  # Those may have granted it, or a late copy still takes it.
                 others = copy.copy(self)
                 if not is_busy: others.urls = doubtful  # Else this one answers, and tells the store that they share.
                 with suppress(FencepostError): others._leave(path, key, token, is_new or is_own)
             if is_final: raise kind(why, problem, after)
             is_doubtful |= kind is Unknown; is_reached |= status > 0; is_wrong &= status < 0
+            if is_too_long: longest_s = wait_s / 2; continue
             if is_busy: time.sleep(0.0 if "position" in problem else 0.2); continue
             failed += 1
             if kind is Unknown and url not in doubtful: doubtful.append(url)
