@@ -428,7 +428,10 @@ async fn a_free_lock_is_not_called_taken_where_a_clock_is_too_far_behind() {
     fleet.servers[2].disconnect_all();
     let first = take(request("a")).await;
     let Err(StoreError::Unavailable(reason)) = &first else { panic!("{first:?}") };
-    assert!(reason.contains("the clocks of these are too far behind: server2:6379"), "{reason}");
+    assert!(
+        reason.contains("the clocks of these are too far behind, or another was ahead: server2:6379"),
+        "{reason}"
+    );
     // Its clock reaches the number soon.
     let began = Instant::now();
     while !matches!(take(request("a")).await, Ok(Acquired::Granted(_))) {

@@ -29,7 +29,7 @@ fn what_people_may_read_is_not_found() {
     for text in [
         "listening on http://[::1]:8080, with an introduction at http://[fe80::1]:8080/docs",
         "the keys fencepost:{0}:lock:a cannot be read",
-        "redis \"mymaster\" of the sentinels at a:26379, database 0 (it may lack the last renewals)",
+        "redis \"mymaster\" of the sentinels at a:26379, database 0 (it may lack the last renewals, and its clock may be ahead)",
         "raise the hard limit (ulimit -Hn, LimitNOFILE=)",
         "write [[key]], such as [\"CN=worker\"]",
         "ERR Error running script (call to f_2045): @user_script:533: OOM",

@@ -24,6 +24,8 @@ pub(super) struct MemberStatus {
     /// Whether most servers of the list before have learned the one of its epoch.
     pub(super) is_settled: bool,
     pub(super) epoch: u64,
+    /// The epoch of the list from which it has come to this one; 0 if it has come from none, or a version did that which did not say.
+    pub(super) epoch_before: u64,
     pub(super) members: String,
     at: Instant,
     /// Since when it was seen so, without a break, and what its clock showed then.
@@ -80,6 +82,7 @@ impl MemberStatus {
             is_settled: number(4)? == 1,
             epoch: number(5)?,
             members: text(6)?,
+            epoch_before: number(7)?,
             at,
             first_at,
             first_now_ms,

@@ -238,7 +238,7 @@ impl Bid<'_> {
                 let members = &self.store.pollster.membership.members;
                 let names: Vec<_> = self.behind.iter().map(|index| &*members[*index].name).collect();
                 Err(StoreError::Unavailable(format!(
-                    "too few servers accept a fencing token: the clocks of these are too far behind: {}",
+                    "too few servers accept a fencing token: the clocks of these are too far behind, or another was ahead: {}",
                     names.join(", ")
                 )))
             }

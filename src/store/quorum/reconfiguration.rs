@@ -119,11 +119,14 @@ impl Membership {
         };
         let seen =
             statuses.iter().enumerate().filter_map(|(index, status)| Some((index, status.as_ref().ok()?)));
-        let have_stored = seen.clone().filter(|(_, status)| status.counts()).count();
+        let have_come =
+            seen.clone().filter(|(_, status)| status.counts()).map(|(_, status)| status.epoch_before);
         let kept: Vec<_> = seen.filter(|(index, status)| kept(*index, status)).collect();
-        // One that was late for the change before learns of this one as a stranger.
-        let epoch = kept.iter().map(|(_, status)| status.epoch).max();
+        // One that was late for the change before, or left out by it, learns of this one as a stranger: what that list granted it
+        // does not know.
+        let epoch = kept.iter().map(|(_, status)| status.epoch).chain(have_come.clone()).max();
         let storing: Vec<_> = kept.into_iter().filter(|(_, status)| Some(status.epoch) == epoch).collect();
+        let have_stored = have_come.filter(|before| Some(*before) == epoch).count();
         let (_, first) = storing.first()?;
         if storing.iter().any(|(_, status)| status.members != first.members) {
             return None;

@@ -196,3 +196,31 @@ async fn a_list_does_not_count_before_most_of_the_former_servers_have_learned_it
     assert_eq!((epoch(a).await, epoch(b).await), (Some(2), Some(2)));
     drop(c.command::<String>(&["PING"]).await);
 }
+
+/// {1,2,4} to {1,2,3} and back. What the list between them granted, the server that it left out does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_back_into_the_list_counts_after_its_quarantine() {
+    let quorum = Quorum::start(4).await;
+    let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
+    let first = ready(gateway(&[a, b, d], "1").await).await;
+    eventually("all count", async || epoch(a).await.and(epoch(b).await).and(epoch(d).await).is_some()).await;
+    drop(first);
+    let between = ready(gateway(&[a, b, c], "2").await).await;
+    eventually("it is in quarantine", async || epoch(c).await == Some(2)).await;
+    let _: i64 = c.command(&["HINCRBY", "fencepost:{quorum}:record", "since", "-7000000"]).await;
+    counts_soon(c).await;
+    a.stand_still().await;
+    eventually("the others grant it", async || {
+        let granted = Client::new(between.address).put("/locks/k?ttl=1h").send().await;
+        granted.status == 201
+    })
+    .await;
+    a.signal("CONT");
+    eventually("both can learn another list", async || why_not_ready(&between).await.is_none()).await;
+    let last = ready(gateway(&[a, b, d], "3").await).await;
+    eventually("it is taken in", async || epoch(d).await == Some(3)).await;
+    let since: u64 = d.command(&["HGET", "fencepost:{quorum}:record", "since"]).await;
+    assert!(since > 0, "it counts at once");
+    let again = Client::new(last.address).put("/locks/k?ttl=1h").send().await;
+    assert_ne!(again.status, 201, "it is granted twice");
+}

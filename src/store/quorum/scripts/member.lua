@@ -17,6 +17,7 @@
 --   floor, b<bucket>      the largest number that was accepted, in any bucket at least and in this one
 --   born                  there if the server was ever part of the quorum
 --   settled               1 once most servers of the list before have learned this one
+--   before                the epoch of the list from which it has come to this one; 0 if it was in quarantine between them
 
 local RECORD, BUCKET = KEYS[1], ARGV[4]
 

@@ -36,11 +36,11 @@ pub(super) fn statuses(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [P
     if fails_over {
         let may_lack_all = any(&|profile| profile.replicas > u64::from(replicas_ack));
         exceptions.push(match replicas_ack {
-            0 => "a replica is promoted (it may lack what was granted last)",
+            0 => "a replica is promoted (it may lack what was granted last, and its clock may be ahead)",
             _ if may_lack_all => {
-                "a replica is promoted that has not acknowledged the lock, or lacks its renewal"
+                "a replica is promoted that has not acknowledged the lock, lacks its renewal, or has a clock that is ahead"
             }
-            _ => "a replica is promoted (it may lack the last renewals)",
+            _ => "a replica is promoted (it may lack the last renewals, and its clock may be ahead)",
         });
     }
     if let Some((_, exclusion)) = &goes_on {
