@@ -96,7 +96,6 @@ async fn shortened(pair: &mut Pair, mut steps: Vec<Step>, mut difference: String
         at = at.min(steps.len() - 1);
         let mut fewer = steps.clone();
         fewer.remove(at);
-        plan::ask_as_before(&mut fewer);
         tries += 1;
         match differs(pair, &fewer).await {
             Some(now) => (steps, difference, kept) = (fewer, now, 0),

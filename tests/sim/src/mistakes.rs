@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::{fs, io};
 
 /// What the mistake is, what stands in the scripts, and what stands there by mistake.
-pub const MISTAKES: [(&str, &str, &str); 15] = [
+pub const MISTAKES: [(&str, &str, &str); 14] = [
     ("a renewal shortens", "return math.max(left_ms, ttl_ms), false end", "return ttl_ms, false end"),
     ("a renewal of a pinned lock shortens", "if ttl_ms > left_ms then redis", "if true then redis"),
     ("max_hold is no limit", "local most_ms = terms_left(lock)", "local most_ms = nil"),
@@ -32,11 +32,6 @@ pub const MISTAKES: [(&str, &str, &str); 15] = [
         "if MODE == 'confirm' and not lock then MODE = 'grant' end",
     ),
     ("one who is refused loses its ticket", "queue.leave_place(TOKEN, ticket)", "queue.remove_place(TOKEN)"),
-    (
-        "a place that goes back is for the slots of who took it over",
-        "attempt = former.attempt, slots = former.slots })",
-        "attempt = former.attempt, slots = ticket.slots })",
-    ),
     ("a position is one too low", "rank and rank + 1 or 0, place", "rank or 0, place"),
     (
         "an offer is not passed on",

@@ -176,8 +176,8 @@ impl Pair {
 
     async fn play_at(&mut self, key: &LockKey, steps: &[Step]) -> Result<(), String> {
         let (mut told, mut known) = (Told::default(), Known::default());
-        // What was sent first, by the number that its copies share, and by the slots that it is for.
-        let mut sent: HashMap<_, Option<(Request, Request)>> = HashMap::new();
+        // What was sent first, by the number that its copies share.
+        let mut sent: HashMap<usize, Option<(Request, Request)>> = HashMap::new();
         for step in steps {
             // No two commands come at the same time.
             self.clock.0.fetch_add(1, Ordering::SeqCst);
@@ -185,8 +185,7 @@ impl Pair {
             match &step.what {
                 What::Pass(ms) => self.pass(*ms).await,
                 What::Ask { request, gateway, fate } => {
-                    let slots = request.lock_request().map(|lock| lock.terms.slots);
-                    let requests = sent.entry((step.id, slots)).or_insert_with(|| told.resolve(request, key));
+                    let requests = sent.entry(step.id).or_insert_with(|| told.resolve(request, key));
                     let Some(requests) = requests.as_ref().filter(|_| *fate != Fate::Lost) else { continue };
                     let replies = self.ask(*gateway, requests).await?;
                     let numbers = agree(replies, &mut known).map_err(|what| format!("{step}\n{what}"))?;

@@ -1,6 +1,5 @@
 //! What happens in a sequence.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ pub const PASSES_MS: [u64; 4] = [1_200, 6_000, 12_000, 36_000];
 const TTLS_MS: [u64; 3] = [3_000, 15_000, 45_000];
 const MAX_HOLDS_MS: [u64; 2] = [8_700, 27_900];
 const MIN_HOLDS_MS: [u64; 2] = [4_500, 18_900];
-/// How many may hold the lock, as requests say: mostly each attempt the same whenever it asks.
+/// How many may hold the lock, as requests say: each attempt the same whenever it asks.
 const SLOTS: [u16; 5] = [1, 2, 3, 2, 1];
 const TOLD_FOR_MS: [u64; 3] = [0, 5_400, 42_600];
 pub const TICKET_TTL: Duration = Duration::from_millis(9_900);
@@ -105,27 +104,7 @@ pub fn draw(seed: u64, number: u64) -> Vec<Step> {
         _ => {}
     };
     steps.iter_mut().for_each(is_asked);
-    ask_as_before(&mut steps);
     steps
-}
-
-/// Who has a place in the line asks for what it came with: a gateway asks again with one and the same request.
-pub fn ask_as_before(steps: &mut [Step]) {
-    let mut came_with = HashMap::new();
-    for step in steps {
-        match &mut step.what {
-            What::Ask { request: Request::Enqueue(Enqueue { lock, .. }), .. } => {
-                came_with.insert(lock.attempt, lock.terms.slots);
-            }
-            What::Ask {
-                request: Request::Poll(Poll(lock)) | Request::LastPoll(LastPoll { lock, .. }),
-                ..
-            } => {
-                lock.terms.slots = came_with.get(&lock.attempt).copied().unwrap_or(lock.terms.slots);
-            }
-            _ => {}
-        }
-    }
 }
 
 /// Asks for a lock that has one holder at a time.
@@ -163,10 +142,7 @@ fn kinds(random: &mut StdRng) -> u16 {
 }
 
 fn request(kinds: u16, random: &mut StdRng) -> Request {
-    let mut lock = lock(random);
-    if random.random_bool(0.15) {
-        lock.terms.slots = Slots::new(*SLOTS.choose(random).unwrap()).unwrap();
-    }
+    let lock = lock(random);
     let (key, token, attempt, ttl) = (lock.key.clone(), lock.token, lock.attempt, lock.ttl);
     let ticket = match random.random_range(0..4) {
         0 => TicketAfter::Removed,
@@ -224,10 +200,6 @@ fn request(kinds: u16, random: &mut StdRng) -> Request {
 fn at_once(random: &mut StdRng) -> Vec<Request> {
     let (kind, count) = (random.random_range(0..4), random.random_range(2..=MOST_AT_ONCE));
     let locks = (0..count).map(|_| lock(random)).collect::<Vec<_>>().into_iter();
-    // Of two requests of a token with other slots, the one that comes second is told so.
-    let mut asked: HashMap<TokenHash, Slots> = HashMap::new();
-    let mut is_first =
-        |lock: &LockRequest| *asked.entry(lock.token).or_insert(lock.terms.slots) == lock.terms.slots;
     let ttl = Ttl::from_ms(one(random, &TTLS_MS)).unwrap();
     let of_kind = |mut lock: LockRequest| {
         lock.ttl = ttl;
@@ -239,7 +211,7 @@ fn at_once(random: &mut StdRng) -> Vec<Request> {
             _ => Try(lock).into(),
         }
     };
-    locks.filter(|lock| lock.terms.slots > Slots::ONE && is_first(lock)).map(of_kind).collect()
+    locks.filter(|lock| lock.terms.slots > Slots::ONE).map(of_kind).collect()
 }
 
 fn lock(random: &mut StdRng) -> LockRequest {
