@@ -34,7 +34,7 @@ Several gateways:
 
 Exit status:
   the command's  it has run; 128 + n if signal n ended it
-  75             another client held the lock until --wait was over; --busy-exit names another status, and 0 is silent
+  75             another client held the lock until --wait was over; --busy-exit names another status (with 0, silently)
   69             no gateway could be reached, or none could use its store or had room, or something in front of it answered
   76             the lease was lost; the command was ended, or was not started
   2              a setting is wrong, the gateway refuses the request, or its certificate cannot be verified
@@ -58,7 +58,7 @@ pub struct RunArgs {
 
     /// The exit status if another client kept the lock
     ///
-    /// With 0, `run` also prints nothing about it.
+    /// With 0, `run` also prints nothing about it, unless an answer was lost and the lock may stay taken.
     #[arg(long, help_heading = "Command", default_value = "75", value_name = "N")]
     busy_exit: u8,
 

@@ -9,7 +9,7 @@ const MOST_ENDS = 20_000;
  * The locks below a prefix. Their fencing tokens tell grants apart: the later grant has the larger one. So an event that
  * comes after a later one changes nothing. A list is newer than the events that came before it began, whatever its numbers:
  * of a lock that is held by slots it has the grant that ends first, and after a restore numbers may be smaller. So once a list
- * has ended, no end from before it began makes an event late.
+ * has ended, no end from before it began makes an event late. A grant that comes later than that is shown until its lease is over.
  */
 export class Locks {
   /** An entry is never changed, but replaced. So comparing identities shows whether it is still the same. */
