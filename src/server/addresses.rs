@@ -17,7 +17,7 @@ type Open = (usize, Arc<AddressTurns>);
 /// In which order the handshakes of one address have their turns.
 #[derive(Debug)]
 pub(super) struct AddressTurns {
-    /// All wait here for their turns, and one at a time has it.
+    /// Those that have begun wait here for their further turns, and one at a time has it.
     pub(super) line: Semaphore,
     /// Only one of them waits there for its first.
     pub(super) beginner: Semaphore,

@@ -59,11 +59,11 @@ impl HandshakeTurns {
     where
         F: Future<Output = io::Result<T>> + Unpin,
     {
-        // No semaphore is ever closed. All take them in this order, so they do not wait in a circle. The line comes before the
-        // beginners of all: a beginner in a long line would keep a place among them from other addresses.
+        // No semaphore is ever closed. All take them in this order, so they do not wait in a circle. A beginner waits for beginners
+        // of other addresses, so it does not stand in the line of those that have begun.
         let mut beginner = Some(own.beginner.acquire().await);
         loop {
-            let line = own.line.acquire().await;
+            let line = if beginner.is_none() { Some(own.line.acquire().await) } else { None };
             let among_all = if beginner.is_some() { Some(self.beginners.acquire().await) } else { None };
             let place = self.places.acquire().await;
             self.rest().await;
@@ -137,7 +137,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_client_of_a_burst_gets_in_at_its_second_try_at_the_latest() {
-        for addresses in [1, 25] {
+        let all = [(1, PATIENCE, CLIENTS), (25, PATIENCE, CLIENTS)];
+        // A round of all addresses takes longer than their clients wait. Those whose turn came get in.
+        for (addresses, patience, least) in all.into_iter().chain([(100, PATIENCE / 2, 50)]) {
             let turns = Arc::new(HandshakeTurns::new());
             let own: Vec<Arc<AddressTurns>> = (0..addresses).map(|_| Arc::default()).collect();
             let mut clients = JoinSet::new();
@@ -146,7 +148,7 @@ mod tests {
                 clients.spawn(async move {
                     for _ in 0..2 {
                         let handshake = turns.take(&own, Box::pin(made_up(DEAR)), |_| false);
-                        if timeout(PATIENCE, handshake).await.is_ok() {
+                        if timeout(patience, handshake).await.is_ok() {
                             return true;
                         }
                     }
@@ -154,7 +156,7 @@ mod tests {
                 });
             }
             let got_in = clients.join_all().await.into_iter().filter(|got_in| *got_in).count();
-            assert_eq!(got_in, CLIENTS, "from {addresses} addresses");
+            assert!(got_in >= least, "{got_in} from {addresses} addresses");
         }
     }
 

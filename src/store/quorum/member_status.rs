@@ -188,7 +188,11 @@ mod tests {
     fn seen(now_s: u64, since_s: u64, before: Option<&MemberStatus>) -> MemberStatus {
         let text = |text: String| Value::BulkString(text.into_bytes());
         let fields = [now_s * 1_000_000, since_s * 1_000, LONGEST_MS, 0, 0, 1].map(|n| text(n.to_string()));
-        let fields = [Value::Int(0)].into_iter().chain(fields).chain([text("a b c".to_owned())]).collect();
+        let fields = [Value::Int(0)]
+            .into_iter()
+            .chain(fields)
+            .chain(["a b c", "0"].map(|last| text(last.to_owned())))
+            .collect();
         MemberStatus::read(&ScriptReply::from_redis_value(Value::Array(fields)).unwrap(), "run", before)
             .unwrap()
     }

@@ -125,6 +125,9 @@ impl Membership {
         // One that was late for the change before, or left out by it, learns of this one as a stranger: what that list granted it
         // does not know.
         let epoch = kept.iter().map(|(_, status)| status.epoch).chain(have_come.clone()).max();
+        if have_come.clone().any(|before| before > 0 && Some(before) < epoch) {
+            return Some("a server has come to this list from an older one than the others: restart it");
+        }
         let storing: Vec<_> = kept.into_iter().filter(|(_, status)| Some(status.epoch) == epoch).collect();
         let have_stored = have_come.filter(|before| Some(*before) == epoch).count();
         let (_, first) = storing.first()?;

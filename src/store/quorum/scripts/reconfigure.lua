@@ -48,7 +48,7 @@ end
 if run ~= RUN then return { 0 } end
 if KIND == 'store' then
   if epoch ~= ARGV[7] or since ~= '0' then return { 0 } end
-  return write('settled', '0', 'before', epoch)
+  return write('settled', '0', 'before', EPOCH .. ' ' .. epoch)
 end
 -- A quarantine is named by its beginning: what is said of one must not end a later one.
 if epoch ~= EPOCH or since ~= ARGV[9] then return { 0 } end
