@@ -129,7 +129,7 @@ impl Profile {
     pub(super) fn past_numbers(&self) -> Option<String> {
         self.is_past_numbers.then(|| {
             "the clock of the server is past June 2255, where fencing tokens end: set it right. Until then no run of them can \
-             begin, so nothing is granted after a restart of the server or a loss of its data"
+             begin, so nothing is granted after a restart, a failover or a loss of data, nor in a bucket that was not used yet"
                 .to_owned()
         })
     }
