@@ -60,7 +60,7 @@ const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
 const MOST_BEGINS: usize = 96;
 /// So many long results are read at once. Each may have 1 MiB, of which the server's limit for unread answers knows nothing yet.
 /// All servers of a Cluster share these turns, and a begin that waits for one keeps its own of the [`MOST_BEGINS`] meanwhile.
-const MOST_RESULTS_READ: usize = 8;
+const MOST_RESULTS_READ: usize = 4;
 /// How long a check that failed counts if no request asks again. Most balancers ask more often.
 const FAILED_CHECK_COUNTS_FOR: Duration = Duration::from_secs(30);
 

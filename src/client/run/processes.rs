@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_group_of_a_command_that_no_look_finds_is_killed() {
-        let spawned = Command::new("sleep").arg("30").process_group(0).spawn();
+        let spawned = Command::new("/bin/sleep").arg("30").process_group(0).spawn();
         let mut child = spawned.unwrap_or_else(|error| panic!("{error}"));
         let command = Pid::from_child(&child);
         let family = Family { own: getpid(), command: Some(command) };

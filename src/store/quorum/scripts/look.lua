@@ -17,7 +17,8 @@ local run, epoch, members, since, longest, born, settled, before = unpack(fields
 
 local function answer(standing)
   local told = { standing, whole(now_us), since or '0', longest or '0', born and 1 or 0, settled or '0', epoch or '0' }
-  told[8], told[9] = members or '', string.match(before or '', '^' .. (epoch or '') .. ' (%d+)$') or '0'
+  local of, came_from = string.match(before or '', '^(%d+) (%d+)$')
+  told[8], told[9] = members or '', of == epoch and came_from or '0'
   return told
 end
 

@@ -40,7 +40,8 @@ if KIND == 'join' then
   -- Another gateway may have seen to it, and what has begun must not begin anew.
   if run == RUN and epoch == EPOCH then return { 0 } end
   if epoch and tonumber(epoch) > tonumber(EPOCH) then return { 0 } end
-  write('since', now_ms, 'floor', whole(floor), 'settled', '0', 'before', '0')
+  write('since', now_ms, 'floor', whole(floor), 'settled', '0')
+  redis.call('HDEL', RECORD, 'before')
   -- It may have been part of a quorum before, and have forgotten that too.
   if ARGV[6] == '1' then redis.call('HSET', RECORD, 'born', now_ms) end
   return { 1 }
@@ -48,7 +49,7 @@ end
 if run ~= RUN then return { 0 } end
 if KIND == 'store' then
   if epoch ~= ARGV[7] or since ~= '0' then return { 0 } end
-  return write('settled', '0', 'before', EPOCH .. ' ' .. epoch)
+  return write('settled', '0', 'before', ARGV[3] .. ' ' .. ARGV[7])
 end
 -- A quarantine is named by its beginning: what is said of one must not end a later one.
 if epoch ~= EPOCH or since ~= ARGV[9] then return { 0 } end

@@ -226,6 +226,10 @@ async fn deliver(
             return End::Close;
         }
     }
+    if is_lost {
+        // The connection stays open, also where the server closes it.
+        std::future::pending::<()>().await;
+    }
     End::Close
 }
 
