@@ -46,7 +46,7 @@ impl HandshakeTurns {
     }
 
     /// Brings a handshake to its end. It computes only in its turn, and has no turn while it waits for its client. Those
-    /// of one address share `own`, so that no address waits for more than one handshake of each other address.
+    /// of one address share `own`, so that no address waits for more than two handshakes of each other address.
     ///
     /// The first turn is the dear one. If all first turns went before the second ones, a burst of clients could be worked for
     /// until their time is over, and none of them would get in. If the client has left by its first turn, it has none.

@@ -62,7 +62,7 @@ pub(super) struct Membership {
     /// Whether some server was ever seen to be, or to have been, part of a quorum.
     pub(super) has_been: AtomicBool,
     /// Why the servers of an earlier list cannot learn this one.
-    pub(super) hindrance: Mutex<Option<&'static str>>,
+    pub(super) hindrance: Mutex<Option<String>>,
     /// Whether some server was ever seen to know a later list than this gateway's.
     pub(super) is_outdated: AtomicBool,
     pub(super) stop: CancellationToken,
@@ -172,17 +172,18 @@ impl Membership {
     }
 
     /// What is wrong with the quorum as a whole.
-    fn what_else_is_wrong(&self) -> Option<&'static str> {
+    fn what_else_is_wrong(&self) -> Option<String> {
         let statuses: Vec<_> = self.members.iter().filter_map(|member| member.status().ok()).collect();
         let have_forgotten = statuses.iter().filter(|status| status.has_forgotten()).count();
         if self.list.epoch > 1 && statuses.iter().all(|status| status.kind == RecordKind::Empty) {
-            return Some("no server knows an earlier list, and a first list has epoch 1");
+            return Some("no server knows an earlier list, and a first list has epoch 1".to_owned());
         }
-        let hindrance = *self.hindrance.lock();
+        let hindrance = self.hindrance.lock().clone();
         hindrance.or_else(|| {
             (have_forgotten >= self.blocking() && self.has_been.load(Ordering::Relaxed)).then_some(
                 "so many servers may have forgotten locks at once that the order of fencing tokens will depend on their clocks \
-                 and on what is in their files",
+                 and on what is in their files"
+                    .to_owned(),
             )
         })
     }

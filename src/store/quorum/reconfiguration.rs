@@ -111,7 +111,7 @@ impl Membership {
     }
 
     /// Has the servers of the list before learn this one, if enough of them can; else returns why not.
-    async fn store_list(&self, statuses: &Statuses) -> Option<&'static str> {
+    async fn store_list(&self, statuses: &Statuses) -> Option<String> {
         let kept = |index: usize, status: &MemberStatus| {
             status.kind == RecordKind::Earlier
                 && !status.is_in_quarantine()
@@ -125,9 +125,6 @@ impl Membership {
         // One that was late for the change before, or left out by it, learns of this one as a stranger: what that list granted it
         // does not know.
         let epoch = kept.iter().map(|(_, status)| status.epoch).chain(have_come.clone()).max();
-        if have_come.clone().any(|before| before > 0 && Some(before) < epoch) {
-            return Some("a server has come to this list from an older one than the others: restart it");
-        }
         let storing: Vec<_> = kept.into_iter().filter(|(_, status)| Some(status.epoch) == epoch).collect();
         let have_stored = have_come.filter(|before| Some(*before) == epoch).count();
         let (_, first) = storing.first()?;
@@ -135,10 +132,26 @@ impl Membership {
             return None;
         }
         if first.members.split(' ').count() != self.members.len() {
-            return Some("a new list of servers must be as long as the one before");
+            return Some("a new list of servers must be as long as the one before".to_owned());
         }
         if storing.len() + have_stored < self.quorum() {
-            return Some("too few servers of the list before count, or too many are to be replaced");
+            return Some(
+                "too few servers of the list before count, or too many are to be replaced".to_owned(),
+            );
+        }
+        let newcomers = (0..self.members.len()).filter(|index| !self.was_in(&first.members, *index));
+        for (server, status) in newcomers.map(|index| (&self.members[index].name, &statuses[index])) {
+            match status {
+                // It does not know what the list between has granted, and yet it counts.
+                Ok(status) if status.counts() && status.epoch_before > 0 => {
+                    return Some(format!("{server} has come to this list from an older one: restart it"));
+                }
+                // It may be such a server.
+                Err(_) if !self.is_settled(statuses) => {
+                    return Some(format!("{server}, which is new in the list, does not answer"));
+                }
+                _ => {}
+            }
         }
         for (index, status) in storing {
             self.change(index, status, Change::Store { epoch_before: status.epoch }).await;

@@ -224,3 +224,35 @@ async fn a_server_that_comes_back_into_the_list_counts_after_its_quarantine() {
     let again = Client::new(last.address).put("/locks/k?ttl=1h").send().await;
     assert_ne!(again.status, 201, "it is granted twice");
 }
+
+/// {1,2,4} to {1,2,3} and back, and 4 has learned the last list from the first: it knows nothing of what the second granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_skipped_a_list_keeps_the_next_from_counting_until_it_is_restarted() {
+    let quorum = Quorum::start(4).await;
+    let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
+    let first = ready(gateway(&[a, b, d], "1").await).await;
+    eventually("all count", async || epoch(a).await.and(epoch(b).await).and(epoch(d).await).is_some()).await;
+    drop(first);
+    let between = ready(gateway(&[a, b, c], "2").await).await;
+    eventually("both have learned it", async || epoch(a).await == Some(2) && epoch(b).await == Some(2)).await;
+    drop(between);
+    let skip = ["HSET", "fencepost:{quorum}:record", "epoch", "3", "before", "3 1", "settled", "0"];
+    let _: u64 = d.command(&skip).await;
+    let last = gateway(&[a, b, d], "3").await;
+    let name = format!("127.0.0.1:{} has come to this list from an older one: restart it", d.port());
+    eventually("it is named", async || why_not_ready(&last).await.is_some_and(|why| why.contains(&name)))
+        .await;
+    assert_eq!((epoch(a).await, epoch(b).await), (Some(2), Some(2)), "the list counts");
+    // Nor does it count where that server is not seen.
+    drop(last);
+    d.stand_still().await;
+    let last = gateway(&[a, b, d], "3").await;
+    eventually("it is missed", async || {
+        why_not_ready(&last)
+            .await
+            .is_some_and(|why| why.contains("which is new in the list, does not answer"))
+    })
+    .await;
+    assert_eq!((epoch(a).await, epoch(b).await), (Some(2), Some(2)), "the list counts");
+    d.signal("CONT");
+}

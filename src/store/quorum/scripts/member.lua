@@ -18,7 +18,7 @@
 --   born                  there if the server was ever part of the quorum
 --   settled               1 once most servers of the list before have learned this one
 --   before                its epoch, and that of the list from which it has come to it; 0 if it was in quarantine between them. A
---                         version that does not know the field leaves it as it is, and then it is of another epoch
+--                         version that does not know the field leaves it as it is
 
 local RECORD, BUCKET = KEYS[1], ARGV[4]
 
