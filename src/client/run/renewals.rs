@@ -88,9 +88,8 @@ impl<'a> Renewals<'a> {
             return;
         }
         let pause = if have_all_failed {
-            let pause = (self.ttl / PAUSE_PART).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
             // Jitter keeps those apart who lost the same gateway together.
-            pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+            pause_of(self.ttl).mul_f64(0.5 + rand::random::<f64>() / 2.0)
         } else {
             Duration::ZERO
         };
@@ -119,10 +118,15 @@ pub(super) async fn go_on_renewing(mut gateways: Gateways, ttl: Duration) -> Inf
         let renew = async |gateway: &Gateway, patience| gateway.renew(ttl, patience).await;
         let pause = match gateways.ask(ttl / PART, renew).await {
             Some(_) => ttl / PART,
-            None => (ttl / PAUSE_PART).clamp(SHORTEST_PAUSE, LONGEST_PAUSE),
+            None => pause_of(ttl),
         };
         sleep(pause).await;
     }
+}
+
+/// The pause once each gateway has failed.
+fn pause_of(ttl: Duration) -> Duration {
+    (ttl / PAUSE_PART).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
 fn due_after(held: &HeldGrant) -> Duration {

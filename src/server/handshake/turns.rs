@@ -3,12 +3,12 @@
 //! To begin a handshake costs a client nothing: it may send the same greeting again and again. The gateway answers each
 //! with a key exchange and a signature, on the threads that serve requests and renew the leases of holds.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::{pending, poll};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -63,22 +63,23 @@ impl HandshakeTurns {
         // of other addresses, so it does not stand in the line of those that have begun.
         let mut beginner = Some(own.beginner.acquire().await);
         loop {
-            let line = if beginner.is_none() { Some(own.line.acquire().await) } else { None };
-            let among_all = if beginner.is_some() { Some(self.beginners.acquire().await) } else { None };
+            let line = if beginner.is_some() { &self.beginners } else { &own.line };
+            let turn = line.acquire().await;
             let place = self.places.acquire().await;
             self.rest().await;
             if beginner.is_some() && has_left(&handshake) {
                 return Err(io::Error::other("the client left before its turn"));
             }
             let begun = Instant::now();
-            let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut handshake).poll(context))).await;
+            let polled = poll!(&mut handshake);
             self.note(begun);
             if let Poll::Ready(output) = polled {
                 return output;
             }
             beginner = None;
-            drop((line, among_all, place));
-            woken().await;
+            drop((turn, place));
+            // Until the task is woken, by whatever it was that the poll waits for.
+            pending!();
         }
     }
 
@@ -98,12 +99,6 @@ impl HandshakeTurns {
         let mut rested_at = self.rested_at.lock();
         *rested_at = (*rested_at).max(begun) + rest;
     }
-}
-
-/// Waits until the task is woken, by whatever it was that a poll before waits for.
-async fn woken() {
-    let mut is_woken = false;
-    poll_fn(|_| if std::mem::replace(&mut is_woken, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 #[cfg(test)]

@@ -94,13 +94,9 @@ impl QuorumStore {
         word: Word,
         deadline: Instant,
     ) -> Result<(), StoreError> {
-        let quorum = self.pollster.membership.quorum();
         let call = Arc::new(self.to_release(key, token, Tombstone::Final, word, 0));
         let mut poll = self.pollster.ask(&call, deadline);
-        poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
-        if poll.heard().count() < quorum {
-            return Err(poll.too_few());
-        }
+        poll.most(deadline).await?;
         self.pollster.see_through(&call, poll);
         Ok(())
     }
@@ -145,13 +141,10 @@ impl QuorumStore {
             Some((_, lease)) if lease.fencing_token != *fence => return Ok(Broken::HeldByAnother),
             Some(held) => held,
         };
-        let quorum = self.pollster.membership.quorum();
         let call = self.to_break(key, &holder, *fence);
         let mut poll = self.pollster.ask(&call, deadline);
         // Once so many have ended the grant, too few are left to make it one, and nothing mends it on these.
-        poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await;
-        if poll.heard().count() < quorum {
-            let error = poll.too_few();
+        if let Err(error) = poll.most(deadline).await {
             if let StoreError::Unknown(_) = error {
                 // Some have ended it, and it must not come back to them from the others.
                 self.pollster.see_through(&call, poll);

@@ -241,12 +241,9 @@ impl QuorumStore {
         let LockRequest { key, token, attempt, .. } = request;
         let call = Arc::new(self.rolling_back(key, token, *attempt, KnownTo::Nobody));
         let mut poll = self.pollster.ask(&call, deadline);
-        let quorum = self.pollster.membership.quorum();
-        match poll.decide(deadline, |answers| (heard(answers).count() >= quorum).then_some(())).await {
-            Some(()) => Ok((call, poll)),
-            // Servers have claimed it.
-            None => Err(StoreError::Unknown(poll.too_few().to_string())),
-        }
+        // Servers have claimed it.
+        poll.most(deadline).await.map_err(|error| StoreError::Unknown(error.to_string()))?;
+        Ok((call, poll))
     }
 
     /// Gives a number up, and all smaller ones of its attempt.

@@ -227,6 +227,13 @@ impl Inquiry {
         }
     }
 
+    /// Waits until most servers have answered; else says that too few have.
+    pub(super) async fn most(&mut self, deadline: Instant) -> Result<(), StoreError> {
+        let quorum = self.membership.quorum();
+        let most = |answers: &[Option<MemberAnswer>]| (heard(answers).count() >= quorum).then_some(());
+        self.decide(deadline, most).await.ok_or_else(|| self.too_few())
+    }
+
     /// Waits for all answers that are still to come.
     pub(super) async fn rest(&mut self) {
         while let Some((index, answer)) = self.calls.0.next().await {

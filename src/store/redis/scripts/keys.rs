@@ -136,28 +136,34 @@ impl KeySpace {
     }
 
     fn key_in(&self, kind: NameKind, name: &str) -> Option<LockKey> {
-        let rest = name.strip_prefix(&*self.prefix)?.strip_prefix(":{")?;
-        let (_, rest) = rest.split_once("}:")?;
-        let key = rest.strip_prefix(kind.as_str())?.strip_prefix(':')?;
+        let key = self.behind_bucket(name)?.strip_prefix(kind.as_str())?.strip_prefix(':')?;
         LockKey::parse(key.as_bytes()).ok()
     }
 
     /// The `SCAN` pattern for the names of all of a kind whose keys begin with `prefix`.
     pub(crate) fn pattern_of(&self, kind: NameKind, prefix: &str) -> String {
-        let bucket = if self.buckets == 1 { "0" } else { "*" };
-        format!("{}:{{{bucket}}}:{}:{}*", literal(&self.prefix), kind.as_str(), literal(prefix))
+        self.pattern_behind(&format!("{}:{}", kind.as_str(), literal(prefix)))
     }
 
     /// The `SCAN` pattern for the names of all kinds.
     pub(crate) fn pattern(&self) -> String {
+        self.pattern_behind("")
+    }
+
+    fn pattern_behind(&self, beginning: &str) -> String {
         let bucket = if self.buckets == 1 { "0" } else { "*" };
-        format!("{}:{{{bucket}}}:*", literal(&self.prefix))
+        format!("{}:{{{bucket}}}:{beginning}*", literal(&self.prefix))
     }
 
     /// What stands behind the bucket in a name, and says of which kind it is.
     pub(crate) fn kind_in<'a>(&self, name: &'a str) -> Option<&'a str> {
-        let (_, rest) = name.strip_prefix(&*self.prefix)?.strip_prefix(":{")?.split_once("}:")?;
+        let rest = self.behind_bucket(name)?;
         Some(rest.split_once(':').map_or(rest, |(kind, _)| kind))
+    }
+
+    fn behind_bucket<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let (_, rest) = name.strip_prefix(&*self.prefix)?.strip_prefix(":{")?.split_once("}:")?;
+        Some(rest)
     }
 
     /// Where gateways say that they are alive.
