@@ -175,7 +175,7 @@ impl Scene {
     }
 
     async fn client(&self, kind: Kind) -> workshop::Driver {
-        kind.start(&format!("http://127.0.0.1:{}", self.proxy.port())).await
+        kind.start(&self.proxy.url()).await
     }
 
     fn answered(&self, method: &str) -> Vec<u64> {
@@ -213,7 +213,7 @@ async fn what_stays_unknown_is_called_so_and_left_to_nobody(kind: Kind) {
     let scene = Scene::start().await;
     let is_put = |message: &[u8]| message.starts_with(b"PUT");
     scene.proxy.set_policy(move |message| if is_put(message) { Fate::CutAfter } else { Fate::Pass });
-    let url = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let url = scene.proxy.url();
     let mut client = kind.start_in(&[("FENCEPOST_URL", &url), ("RETRY_FOR_S", "3")]).await;
     assert_eq!(client.does("acquire k 300 0").await, "unknown");
     eventually("it has asked again", async || scene.answered("PUT").len() > 1).await;

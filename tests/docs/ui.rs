@@ -142,7 +142,7 @@ async fn a_stored_result_runs_in_no_browser() {
 async fn a_connection_that_is_lost_is_told_of_and_made_again() {
     let gateway = gateway(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let through = format!("http://127.0.0.1:{}", proxy.port());
+    let through = proxy.url();
     browse("outage", &[&url(&gateway), &through], async |what| {
         proxy.set_target(if what == "cut" { server_port() } else { gateway.address.port() });
         proxy.sever();

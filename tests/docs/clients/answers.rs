@@ -125,7 +125,7 @@ async fn a_refusal_leaves_no_lock_at_a_gateway_in_doubt(kind: Kind) {
     scene.proxy.expect("PUT", Fate::CutAfter);
     let refusal = r#"{"type":"/problems/unauthorized","title":"t","status":401,"detail":"no key"}"#;
     let refusing = Pretender::start(|_| answer("401 Unauthorized", refusal)).await;
-    let urls = format!("http://127.0.0.1:{},{}", scene.proxy.port(), refusing.url);
+    let urls = format!("{},{}", scene.proxy.url(), refusing.url);
     let mut client = kind.start(&urls).await;
     assert_eq!(client.does("acquire k 300 0").await, "refused");
     // Its line may be read after the client has said so: nothing waits for it.
@@ -153,7 +153,7 @@ async fn a_password_and_a_wrong_key_are_refused_and_told_to_nobody(kind: Kind) {
 
 async fn a_short_lease_outlives_a_gateway_that_hangs(kind: Kind) {
     let scene = Scene::start().await;
-    let urls = format!("http://127.0.0.1:{},{}", scene.proxy.port(), url(&scene.gateway));
+    let urls = format!("{},{}", scene.proxy.url(), url(&scene.gateway));
     let mut client = kind.start_in(&[("FENCEPOST_URL", &urls), ("TRY_FOR_S", "6")]).await;
     client.is_granted("hold k 6 0").await;
     let is_past = Instant::now() + Duration::from_secs(7);

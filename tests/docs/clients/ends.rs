@@ -24,7 +24,7 @@ with_each!(
 /// Also before the release is answered, and if it never is: another thread may still look at the lease.
 async fn a_lease_that_was_given_back_is_over(kind: Kind) {
     let scene = Scene::start().await;
-    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let proxy = scene.proxy.url();
     let mut client = kind.start_in(&[("FENCEPOST_URL", &proxy), ("RETRY_FOR_S", "1")]).await;
     client.is_granted("hold k 300 0").await;
     assert_eq!(client.does("leave").await, "released");
@@ -40,7 +40,7 @@ async fn a_lease_that_was_given_back_is_over(kind: Kind) {
 /// It would lengthen a lock that no client holds any more, if its release was lost.
 async fn no_renewal_outlives_the_work(kind: Kind) {
     let scene = Scene::start().await;
-    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let proxy = scene.proxy.url();
     let mut client = kind.start_in(&[("FENCEPOST_URL", &proxy), ("RETRY_FOR_S", "1")]).await;
     let renewals = Arc::<AtomicUsize>::default();
     let counts = renewals.clone();
@@ -152,7 +152,7 @@ async fn a_canceled_task_of_python_stores_its_result_before_the_program_ends() {
           return b'paid'\n\
         try: asyncio.run(AsyncFencepost().once('k', work))\n\
         except asyncio.CancelledError: print('canceled')\n";
-    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let proxy = scene.proxy.url();
     assert_eq!(said_by_python(code, &proxy).await, "canceled");
     assert_eq!(scene.look.get("/once/k").send().await.json()["state"], "done");
 }
@@ -223,7 +223,7 @@ async fn in_javascript_no_lock_is_left_behind_whatever_the_reason_of_the_signal_
     for _ in 0..2 {
         scene.proxy.expect("PUT", Fate::LoseAnswers);
     }
-    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let proxy = scene.proxy.url();
     assert_eq!(said_by_node(code, &proxy).await, "outer\nouter");
     eventually("both were granted", async || scene.answered("PUT") == [201, 201]).await;
     scene.is_free().await;

@@ -130,7 +130,7 @@ async fn a_lost_answer_does_no_work_twice(kind: Kind) {
     // Who was never told that it may begin leaves the key to others, as if nobody had been there.
     let is_put = |message: &[u8]| message.starts_with(b"PUT");
     scene.proxy.set_policy(move |message| if is_put(message) { Fate::CutAfter } else { Fate::Pass });
-    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let proxy = scene.proxy.url();
     let mut deaf = kind.start_in(&[("FENCEPOST_URL", &proxy), ("RETRY_FOR_S", "2")]).await;
     assert_eq!(deaf.does("once k 300 0 f").await, "unknown");
     scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
@@ -212,7 +212,7 @@ async fn what_someone_may_have_done_is_left_alone_if_you_say_so(kind: Kind) {
 /// Certainly nothing was done. Were the place left behind, a person would have to find that out.
 async fn a_place_whose_lease_ends_before_its_work_begins_is_left_to_others(kind: Kind) {
     let scene = Scene::start().await;
-    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let proxy = scene.proxy.url();
     let mut client = kind.start_in(&[("FENCEPOST_URL", &proxy), ("TRY_FOR_S", "3")]).await;
     let (message, late) = (Gate::new(), Gate::new());
     message.cancel();
@@ -233,7 +233,7 @@ async fn a_place_whose_lease_ends_before_its_work_begins_is_left_to_others(kind:
 /// After a late answer, the same request asks how long the lease is: the work has not begun yet.
 async fn a_place_whose_lease_ends_before_its_second_answer_is_left_to_others(kind: Kind) {
     let scene = Scene::start().await;
-    let proxy = format!("http://127.0.0.1:{}", scene.proxy.port());
+    let proxy = scene.proxy.url();
     let mut client = kind.start_in(&[("FENCEPOST_URL", &proxy), ("TRY_FOR_S", "9")]).await;
     let (message, late, lost) = (Gate::new(), Gate::new(), Gate::new());
     message.cancel();

@@ -39,7 +39,7 @@ async fn behind(scene: &Scene, method: &'static str, fate: Fate) -> Proxy {
 }
 
 async fn say(mut command: Command, proxy: &Proxy) -> Said {
-    command.env("FENCEPOST_URL", format!("http://127.0.0.1:{}", proxy.port()));
+    command.env("FENCEPOST_URL", proxy.url());
     Scene::say(command).await
 }
 

@@ -138,6 +138,11 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Where a client finds the gateway behind this proxy.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
     /// Decides about the next message in which `text` stands.
     pub fn expect(&self, text: &str, fate: Fate) -> Passage {
         let (sender, progress) = watch::channel(Progress::Awaited);

@@ -42,27 +42,27 @@ async fn without_take_over_nothing_runs_that_may_have_run_before() {
 async fn without_take_over_a_place_whose_command_never_ran_is_given_up_and_forgotten() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let (scene, client) =
-        (Scene::at(format!("http://127.0.0.1:{}", proxy.port())), Client::new(gateway.address));
+    let (scene, client) = (Scene::at(proxy.url()), Client::new(gateway.address));
     let flags = [&GATEWAY_WAIT[..], &["--ttl", "1s", "--no-takeover"]].concat();
     let is_lapsed = async || client.get("/once/k").send().await.expect(200).json()["state"] == "lapsed";
 
-    let mut lost = proxy.expect("PUT ", Fate::CutAfter);
-    proxy.set_policy(|_| Fate::CutBefore);
-    let running = scene.start_work(&flags, "echo >ran");
-    lost.reaches(Progress::Answered).await;
-    eventually("its lease is over", is_lapsed).await;
+    let lapsed = async || {
+        let mut lost = proxy.expect("PUT ", Fate::CutAfter);
+        proxy.set_policy(|_| Fate::CutBefore);
+        let running = scene.start_work(&flags, "echo >ran");
+        lost.reaches(Progress::Answered).await;
+        eventually("its lease is over", is_lapsed).await;
+        running
+    };
+
+    let running = lapsed().await;
     proxy.set_policy(|_| Fate::Pass);
     let ended = running.end().await;
     ended.expect_line(69, &["cannot begin the work \"k\"", "its lease ended before the answer arrived"]);
     client.get("/once/k").send().await.expect(404);
 
     // The same where it cannot be given up: then that is told.
-    let mut lost = proxy.expect("PUT ", Fate::CutAfter);
-    proxy.set_policy(|_| Fate::CutBefore);
-    let running = scene.start_work(&flags, "echo >ran");
-    lost.reaches(Progress::Answered).await;
-    eventually("its lease is over", is_lapsed).await;
+    let running = lapsed().await;
     proxy.set_policy(|message| if message.starts_with(b"DELETE ") { Fate::CutBefore } else { Fate::Pass });
     let left = "until that is broken, runs with --no-takeover may end with 77";
     running.end().await.expect_line(69, &["cannot begin the work \"k\"", "the command did not run", left]);
@@ -79,8 +79,7 @@ async fn without_take_over_a_place_whose_command_never_ran_is_given_up_and_forgo
 async fn a_request_that_arrives_after_its_run_was_told_busy_begins_nothing() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let (scene, client) =
-        (Scene::at(format!("http://127.0.0.1:{}", proxy.port())), Client::new(gateway.address));
+    let (scene, client) = (Scene::at(proxy.url()), Client::new(gateway.address));
     let worker = fresh_token();
     client.put("/once/k?ttl=1m").token(&worker).send().await.expect(201);
     let arrives = Gate::new();

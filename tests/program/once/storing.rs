@@ -28,7 +28,7 @@ async fn a_gateway_that_is_away_while_the_result_is_stored_gets_it_when_it_is_ba
     let file = directory.path().join("locks.redb");
     let mut gateway = Gateway::on_file(&file, &[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let running = begun(&scene).await;
     proxy.set_policy(|_| Fate::CutBefore);
     let mut post = proxy.expect("POST ", Fate::CutBefore);
@@ -49,7 +49,7 @@ async fn a_gateway_that_is_away_while_the_result_is_stored_gets_it_when_it_is_ba
 async fn what_is_no_http_ends_no_try_to_store_a_result() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let running = begun(&scene).await;
     let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
     proxy.set_target(stranger.local_addr().unwrap().port());
@@ -69,7 +69,7 @@ async fn what_is_no_http_ends_no_try_to_store_a_result() {
 async fn a_result_whose_answer_was_lost_is_stored_once() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let mut cut = proxy.expect("POST ", Fate::CutAfter);
     scene.do_work(&[], "echo out").await.expect_silent(0);
     cut.reaches(Progress::Answered).await;
@@ -82,7 +82,7 @@ async fn a_result_whose_answer_was_lost_is_stored_once() {
 async fn nobody_takes_over_work_whose_result_cannot_be_stored_for_longer_than_its_lease() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let client = Client::new(gateway.address);
     let running = scene.start_work(&["--ttl", "5s"], UNTIL_LET_GO);
     scene.says("runs", "run").await;

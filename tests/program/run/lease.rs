@@ -50,7 +50,7 @@ async fn a_lock_that_is_not_ours_any_more_ends_the_command_at_once() {
 async fn a_loss_is_told_before_the_lock_is_released() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let running = scene.start_script(&["--ttl", "3s", "--pass-token"], "echo $LEASE_TOKEN >token; sleep 60");
     eventually("the command runs", async || scene.read("token").ends_with('\n')).await;
     let mut release = proxy.expect("DELETE", Fate::HalfOpen);

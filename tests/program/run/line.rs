@@ -89,7 +89,7 @@ async fn a_gateway_that_goes_away_while_one_waits_is_waited_for() {
     let mut gateway = Gateway::on_file(&file, &[]).await;
     let framing = kit::proxy::Framing::Chunks;
     let proxy = kit::Proxy::start(gateway.address.port(), framing).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let client = Client::new(gateway.address);
     let holder = fresh_token();
     client.put("/locks/k?ttl=5m").token(&holder).send().await.expect(201);

@@ -15,7 +15,7 @@ async fn a_gateway_that_restarts_and_is_away_for_less_than_the_lease_is_survived
     let file = directory.path().join("locks.redb");
     let mut gateway = Gateway::on_file(&file, &[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let args = [&FLAGS[..], &["k", "--", "sh", "-c", "echo >ready; sleep 7; exit 8"]].concat();
     let running = scene.start(&args);
     let begun_at = Instant::now();
@@ -50,7 +50,7 @@ async fn a_redis_with_durable_data_that_restarts_is_survived() {
 async fn a_connection_that_falls_silent_is_not_waited_for() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let running = scene.start(&["--ttl", "6s", "k", "--", "sh", "-c", "echo >ready; sleep 8"]);
     eventually("the command runs", async || scene.path("ready").exists()).await;
     proxy.freeze();
@@ -61,7 +61,7 @@ async fn a_connection_that_falls_silent_is_not_waited_for() {
 async fn a_grant_whose_answer_was_lost_is_the_same_grant_again() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let mut cut = proxy.expect("PUT ", Fate::CutAfter);
     scene.run(&["k", "--", "true"]).await.expect_silent(0);
     cut.reaches(Progress::Answered).await;
@@ -74,7 +74,7 @@ async fn a_busy_lock_after_a_lost_answer_is_no_silent_success_if_nobody_confirms
     let gateway = Gateway::embedded(&[]).await;
     Client::new(gateway.address).put("/locks/k?ttl=5m").send().await.expect(201);
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     let args = ["--wait", "0s", "--busy-exit", "0", "k", "--", "touch", "wrong"];
     proxy.expect("PUT ", Fate::CutAfter);
     scene.run(&args).await.expect_silent(0);
@@ -102,7 +102,7 @@ async fn a_release_that_nobody_answers_changes_no_exit_status_and_is_told() {
 async fn a_gateway_that_is_away_at_the_start_is_waited_for_as_long_as_was_said() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
-    let scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    let scene = Scene::at(proxy.url());
     proxy.set_closed_to_new(true);
     let args = ["--wait", "0s", "--gateway-wait", "500ms", "k", "--", "touch", "wrong"];
     let ended = scene.run(&args).await;

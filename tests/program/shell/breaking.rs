@@ -68,7 +68,7 @@ async fn a_break_whose_answer_was_lost_is_asked_for_again_and_spares_the_next_gr
     let mut door = Door::plain().await;
     let client = door.client();
     let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
-    door.scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    door.scene = Scene::at(proxy.url());
     client.put("/locks/k?ttl=5m").send().await.expect(201);
     let waits = tokio::spawn(client.put("/locks/k?ttl=5m&wait=15s").send());
     kit::eventually("the next one waits", async || {

@@ -43,7 +43,7 @@ async fn a_token_file_is_new_and_for_its_owner_alone_and_goes_if_there_is_no_loc
 async fn a_lock_whose_answer_was_lost_is_asked_for_again_with_the_same_token() {
     let mut door = Door::plain().await;
     let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
-    door.scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    door.scene = Scene::at(proxy.url());
     let mut passage = proxy.expect("PUT", Fate::CutAfter);
     let (token, number) = door.acquire("k --ttl 5m --wait 0s").await;
     passage.reaches(Progress::Answered).await;
@@ -64,7 +64,7 @@ async fn a_lock_that_may_be_left_behind_is_told_of_and_the_file_with_its_token_s
     let client = door.client();
     let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
     let asks = |message: &[u8], method: &str| message.starts_with(method.as_bytes());
-    door.scene = Scene::at(format!("http://127.0.0.1:{}", proxy.port()));
+    door.scene = Scene::at(proxy.url());
     let left = "may stay taken until its ttl ends";
     let url = format!("http://{}", door.gateway.address);
     let releases = async |door: &Door, file: &str| {

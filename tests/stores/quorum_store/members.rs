@@ -197,15 +197,22 @@ async fn a_list_does_not_count_before_most_of_the_former_servers_have_learned_it
     drop(c.command::<String>(&["PING"]).await);
 }
 
+/// A gateway with the list {1,2,3}, which both servers that stay have learned after {1,2,4}.
+async fn with_the_list_between([a, b, c, d]: [&RedisServer; 4]) -> Gateway {
+    let first = ready(gateway(&[a, b, d], "1").await).await;
+    eventually("all count", async || epoch(a).await.and(epoch(b).await).and(epoch(d).await).is_some()).await;
+    drop(first);
+    let between = ready(gateway(&[a, b, c], "2").await).await;
+    eventually("both have learned it", async || epoch(a).await == Some(2) && epoch(b).await == Some(2)).await;
+    between
+}
+
 /// {1,2,4} to {1,2,3} and back. What the list between them granted, the server that it left out does not know.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_comes_back_into_the_list_counts_after_its_quarantine() {
     let quorum = Quorum::start(4).await;
     let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
-    let first = ready(gateway(&[a, b, d], "1").await).await;
-    eventually("all count", async || epoch(a).await.and(epoch(b).await).and(epoch(d).await).is_some()).await;
-    drop(first);
-    let between = ready(gateway(&[a, b, c], "2").await).await;
+    let between = with_the_list_between([a, b, c, d]).await;
     eventually("it is in quarantine", async || epoch(c).await == Some(2)).await;
     let _: i64 = c.command(&["HINCRBY", "fencepost:{quorum}:record", "since", "-7000000"]).await;
     counts_soon(c).await;
@@ -230,12 +237,7 @@ async fn a_server_that_comes_back_into_the_list_counts_after_its_quarantine() {
 async fn a_server_that_has_skipped_a_list_keeps_the_next_from_counting_until_it_is_restarted() {
     let quorum = Quorum::start(4).await;
     let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
-    let first = ready(gateway(&[a, b, d], "1").await).await;
-    eventually("all count", async || epoch(a).await.and(epoch(b).await).and(epoch(d).await).is_some()).await;
-    drop(first);
-    let between = ready(gateway(&[a, b, c], "2").await).await;
-    eventually("both have learned it", async || epoch(a).await == Some(2) && epoch(b).await == Some(2)).await;
-    drop(between);
+    drop(with_the_list_between([a, b, c, d]).await);
     let skip = ["HSET", "fencepost:{quorum}:record", "epoch", "3", "before", "3 1", "settled", "0"];
     let _: u64 = d.command(&skip).await;
     let last = gateway(&[a, b, d], "3").await;
