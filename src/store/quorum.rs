@@ -177,11 +177,11 @@ impl QuorumStore {
         Ok(rolled_back)
     }
 
-    async fn pass_on(&self, PassOn { key, token, attempt }: &PassOn) -> Result<(), StoreError> {
-        self.waiters.step(|state, now| {
+    async fn pass_on(&self, request: &PassOn) -> Result<Option<Duration>, StoreError> {
+        let PassOn { key, token, attempt } = request;
+        Ok(self.waiters.step(|state, now| {
             state.queues.vacate(key, token, *attempt, TicketAfter::Kept, SlotRoom::FREE, now)
-        });
-        Ok(())
+        }))
     }
 
     async fn heartbeat(&self, deadline: Instant) -> Result<HeartbeatAnswer, StoreError> {

@@ -221,12 +221,12 @@ impl RedisStore {
         reply.rolled_back().ok_or_else(|| unexpected("take_back", reply.outcome))
     }
 
-    async fn pass_on(&self, request: &PassOn, deadline: Instant) -> Result<(), StoreError> {
+    async fn pass_on(&self, request: &PassOn, deadline: Instant) -> Result<Option<Duration>, StoreError> {
         let PassOn { key, token, attempt } = request;
         let (by, ticket) = ([attempt.to_string(), String::new()], Some(TicketAfter::Kept));
-        self.leave::<ScriptReply>(&scripts::ROLL_BACK, key, token, &by, None, ticket, deadline)
-            .await
-            .map(drop)
+        let reply: ScriptReply =
+            self.leave(&scripts::ROLL_BACK, key, token, &by, None, ticket, deadline).await?;
+        Ok(reply.ticket_kept())
     }
 
     async fn heartbeat(&self, bucket: Bucket, deadline: Instant) -> Result<HeartbeatAnswer, StoreError> {

@@ -73,7 +73,7 @@ requests! {
     Renew -> Renewed;
     Release -> ReleaseEffect;
     RollBack -> RolledBack;
-    PassOn -> ();
+    PassOn -> Option<Duration>;
     Inspect -> Inspected;
     Break -> Broken;
     List -> Page;
@@ -211,6 +211,9 @@ pub struct RollBack {
 
 /// Passes on an offer that none of this gateway's waiters claims. Unlike [`RollBack`] it never touches a lock: the
 /// offer may have been taken in the meantime.
+///
+/// If the client of the token's ticket is away, the ticket is kept for its whole time from now on. The answer says for how long a
+/// ticket of the token is kept, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOn {
     /// The lock.

@@ -165,9 +165,8 @@ impl WaitQueues {
         place: TicketAfter,
         now: Duration,
     ) -> bool {
-        let lost_at = now + self.settings.ticket_ttl;
         let Some(queue) = touched(&mut self.queues, key) else { return false };
-        let left = queue.end(token, attempt, place, lost_at);
+        let left = queue.end(token, attempt, place, now + self.settings.ticket_ttl);
         self.hints.extend(left.flatten().map(|former| Hint::Look(key.clone(), former)));
         self.forget_if_over(key, now);
         left.is_some()
@@ -242,6 +241,7 @@ impl WaitQueues {
     }
 
     /// Takes an attempt out of the wait queue of a lock. If it was offered the room in the lock, or kept others from it, they are.
+    /// A ticket without an attempt is kept anew, unless `place` says otherwise. Returns for how long a ticket of the token is kept.
     pub(super) fn vacate(
         &mut self,
         key: &LockKey,
@@ -250,11 +250,11 @@ impl WaitQueues {
         place: TicketAfter,
         room: SlotRoom,
         now: Duration,
-    ) {
-        let lost_at = now + self.settings.ticket_ttl;
-        let Some(queue) = touched(&mut self.queues, key) else { return };
+    ) -> Option<Duration> {
+        let queue = touched(&mut self.queues, key)?;
         queue.purge(now);
-        let left = queue.vacate(token, attempt, place, lost_at);
+        let left = queue.vacate(token, attempt, place, now + self.settings.ticket_ttl);
+        let kept = queue.ticket(token).map(|_| self.settings.ticket_ttl);
         let (former, was_offered) = left.unwrap_or_default();
         self.hints.extend(former.map(|former| Hint::Look(key.clone(), former)));
         if was_offered || left.is_some() && !room.is_free() {
@@ -262,6 +262,7 @@ impl WaitQueues {
             self.make_offers(key, room, None, None, now);
         }
         self.forget_if_over(key, now);
+        kept
     }
 
     /// Keeps the ticket from which a token was granted the lock, before that was rolled back.
@@ -325,8 +326,7 @@ impl WaitQueues {
 
     /// The token's position, from 1 on.
     pub(super) fn position(&self, key: &LockKey, token: &TokenHash) -> Option<u64> {
-        let position = self.queues.get(key)?.position(token)?;
-        u64::try_from(position).ok()
+        self.queues.get(key)?.position(token)?.try_into().ok()
     }
 
     /// What was noted for the waiters since the last call.

@@ -135,9 +135,9 @@ impl Waiter {
         matches!(self.store.call(roll_back, soon()).await.unwrap(), RolledBack::Ended { .. })
     }
 
-    async fn pass_on(&self) {
+    async fn pass_on(&self) -> Option<Duration> {
         let (key, token, attempt) = (self.key.clone(), self.token, self.attempt);
-        self.store.call(PassOn { key, token, attempt }, soon()).await.unwrap();
+        self.store.call(PassOn { key, token, attempt }, soon()).await.unwrap()
     }
 
     async fn waiters(&self) -> u64 {

@@ -15,14 +15,14 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::super::time::RETRY_PAUSE;
-use super::super::{AcquireRequest, GrantGuard, LockService, NotAcquired};
+use super::super::{AcquireRequest, GrantGuard, LockService, NotAcquired, Tenant};
 use super::{Denial, Hold, Keeper, Kept, Loss};
 use crate::clock::Backoff;
-use crate::lock::{Inspected, Lease, LeaseToken, LockKey, Ttl};
-use crate::store::StoreError;
+use crate::lock::{Attempt, Inspected, Lease, LeaseToken, LockKey, TokenHash, Ttl};
+use crate::store::{PassOn, StoreError};
 
 /// The most locks that one request can take.
 pub const MOST_LOCKS: usize = 16;
@@ -37,6 +37,8 @@ const TAKEN_WHILE_IT_WAITS: usize = 5;
 /// through before the next begins.
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 const PAUSE_IN_ROUNDS: u32 = 8;
+/// A ticket may last for no longer, where the store does not answer for how long it does.
+const SHORTEST_TICKET_TTL: Duration = Duration::from_secs(1);
 /// A request that has asked for a lock for so long waits.
 const WAITS_AFTER: Duration = Duration::from_millis(300);
 
@@ -244,7 +246,31 @@ impl LockService {
             }
         }
         let wait = plan.ends_at.saturating_duration_since(Instant::now());
-        keep(AcquireRequest { wait, ..request }).await
+        tokio::select! {
+            biased;
+            kept = keep(AcquireRequest { wait, ..request.clone() }) => kept,
+            never = self.keep_tickets(token.hash(), later, &request.tenant) => never,
+        }
+    }
+
+    /// Keeps the tickets that the token has in these queues from earlier requests: its client waits elsewhere. Never ends.
+    async fn keep_tickets<T>(&self, token: TokenHash, later: &[(usize, &LockKey)], tenant: &Tenant) -> T {
+        // No ticket has this attempt, so none is let go.
+        let attempt = Attempt::generate();
+        let mut queues = later.to_vec();
+        loop {
+            // Where it has no ticket, there is nothing to keep again.
+            let mut shortest = Duration::MAX;
+            for (place, key) in std::mem::take(&mut queues) {
+                let pass_on = PassOn { key: key.clone(), token, attempt };
+                let kept = self.store.call(pass_on, self.deadline()).await;
+                let Some(ticket_ttl) = kept.unwrap_or(Some(SHORTEST_TICKET_TTL)) else { continue };
+                Tenant { place, ..tenant.clone() }.keeps_ticket(true);
+                queues.push((place, key));
+                shortest = shortest.min(ticket_ttl);
+            }
+            sleep(shortest / 3).await;
+        }
     }
 
     /// Rolls back, the last one first. What cannot be rolled back at once is in the background.

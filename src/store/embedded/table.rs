@@ -213,10 +213,14 @@ impl Table {
         }
     }
 
-    /// Passes on an offer that none of our waiters claims.
-    pub(super) fn pass_on(&mut self, PassOn { key, token, attempt }: &PassOn, now: Duration) {
+    /// Passes on an offer that none of our waiters claims. Returns for how long the token's ticket is kept.
+    pub(super) fn pass_on(
+        &mut self,
+        PassOn { key, token, attempt }: &PassOn,
+        now: Duration,
+    ) -> Option<Duration> {
         let room = self.room(key, now);
-        self.queues.vacate(key, token, *attempt, TicketAfter::Kept, room, now);
+        self.queues.vacate(key, token, *attempt, TicketAfter::Kept, room, now)
     }
 
     /// Says which locks with waiters are due, and in how many milliseconds. Also returns the session, which changes

@@ -1,5 +1,7 @@
 //! The Lua scripts, how they are called, and how their replies are read.
 
+use std::time::Duration;
+
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResult, ServerErrorKind, Value};
 
@@ -207,6 +209,11 @@ impl ScriptReply {
             2 => Some(RolledBack::LeftToToken { left_ms: self.field(0)? }),
             _ => None,
         }
+    }
+
+    /// For how long a ticket is kept, where an offer was passed on.
+    pub(crate) fn ticket_kept(&self) -> Option<Duration> {
+        self.field(1).map(Duration::from_millis)
     }
 
     /// How many stand in the wait queue.

@@ -255,6 +255,9 @@ impl WaitQueue {
         let ticket = self.tickets.get_mut(token)?;
         if ticket.attempt != Some(attempt) {
             ticket.former = ticket.former.filter(|(former, _)| *former != attempt);
+            if ticket.attempt.is_none() && place != TicketAfter::Removed {
+                self.keep_until(token, lost_at);
+            }
             return None;
         }
         let former = ticket.former.take();
@@ -336,13 +339,22 @@ impl WaitQueue {
 
     /// Passes a token over. Its ticket is kept until `lost_at`, or as long as it was to be kept before.
     fn step_aside(&mut self, token: &TokenHash, lost_at: Duration) {
+        let Some(ticket) = self.tickets.get(token) else { return };
+        let (place, is_away) = (ticket.place, ticket.lost_at.is_some());
+        if !is_away {
+            self.keep_until(token, lost_at);
+        }
+        if self.present.get(&place) == Some(token) {
+            self.present.remove(&place);
+        }
+    }
+
+    /// From now on the ticket is lost at that time, and not at the one before.
+    fn keep_until(&mut self, token: &TokenHash, lost_at: Duration) {
         let Some(ticket) = self.tickets.get_mut(token) else { return };
-        if ticket.lost_at.is_none() {
-            ticket.lost_at = Some(lost_at);
-            self.away.insert((lost_at, *token));
+        if let Some(before) = ticket.lost_at.replace(lost_at) {
+            self.away.remove(&(before, *token));
         }
-        if self.present.get(&ticket.place) == Some(token) {
-            self.present.remove(&ticket.place);
-        }
+        self.away.insert((lost_at, *token));
     }
 }

@@ -8,9 +8,9 @@ use fencepost::service::{
     AcquireRequest, GrantGuard, LockService, Loss, NotAcquired, Outcome, Several, Tenant,
 };
 use futures_util::future::join_all;
-use kit::stores::AnyStore;
-use kit::{PATIENCE, for_each_store, fresh_token};
-use tokio::time::Instant;
+use kit::stores::{AnyStore, LINE};
+use kit::{PATIENCE, eventually, for_each_store, fresh_token};
+use tokio::time::{Instant, sleep};
 
 use super::until;
 
@@ -23,6 +23,7 @@ for_each_store!(
     both_orders_at_once_a_thousand_times,
     of_copies_at_once_one_is_granted_and_all_that_are_have_the_same_grants,
     who_holds_a_later_key_does_not_wait_for_an_earlier_one,
+    a_ticket_at_a_later_lock_is_kept_while_its_token_waits_for_an_earlier_one,
 );
 
 fn request(token: Option<LeaseToken>, wait: Duration) -> AcquireRequest {
@@ -136,4 +137,38 @@ async fn who_holds_a_later_key_does_not_wait_for_an_earlier_one(store: &AnyStore
     let seen = service.inspect(&b, Some(&token)).await.unwrap();
     assert!(matches!(seen, Inspected::Held { yours: Some(true), .. }), "{seen:?}");
     guards.into_iter().for_each(GrantGuard::disarm);
+}
+
+/// Takes one lock for a token, and keeps it.
+async fn take(service: &LockService, key: &LockKey, token: LeaseToken, wait: Duration) {
+    let wish = AcquireRequest { key: key.clone(), ..request(Some(token), wait) };
+    match service.acquire(wish).await.unwrap().outcome {
+        Outcome::Granted(_, guard) => guard.disarm(),
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
+async fn a_ticket_at_a_later_lock_is_kept_while_its_token_waits_for_an_earlier_one(store: &AnyStore) {
+    let service = Arc::new(LockService::new(store.store.clone(), PATIENCE, MARK_TTL));
+    let ([a, b], token) = (two_keys(), own_token());
+    let both = [a.clone(), b.clone()];
+    take(&service, &b, own_token(), Duration::ZERO).await;
+    let refused = service.acquire_several(request(Some(token.clone()), WAIT / 100), &both).await;
+    assert!(matches!(refused, Several::NotHeld(key, ..) if key == b));
+    // Another comes to the later lock behind it, and to the earlier one before it.
+    let holder = own_token();
+    take(&service, &a, holder.clone(), Duration::ZERO).await;
+    let newcomer = tokio::spawn({
+        let (service, b) = (service.clone(), b.clone());
+        async move { take(&service, &b, own_token(), PATIENCE).await }
+    });
+    eventually("the other waits", async || service.waiters() == 1).await;
+    let again = service.acquire_several(request(Some(token), WAIT / 4), &both);
+    let (refused, ()) = tokio::join!(again, async {
+        sleep(LINE.ticket_ttl + Duration::from_millis(500)).await;
+        service.release(&a, &holder).await.unwrap();
+    });
+    let Several::NotHeld(key, _, NotAcquired::Refused(refusal)) = refused else { panic!("not refused") };
+    assert_eq!((key, refusal.position), (b, Some(1)));
+    newcomer.abort();
 }

@@ -18,6 +18,7 @@ for_each_store!(
     a_ticket_without_its_client_is_passed_over_and_keeps_its_place_while_it_lives,
     a_ticket_that_has_ended_is_not_counted,
     a_ticket_lives_no_longer_for_being_passed_over,
+    a_ticket_is_kept_anew_for_a_client_that_waits_elsewhere_and_nothing_is_taken,
     many_tickets_side_by_side_cost_one_offer,
     a_release_leaves_the_line_and_hands_an_offer_on,
     leaving_keeps_the_place_of_a_clients_token_and_hands_an_offer_on,
@@ -94,6 +95,31 @@ async fn a_ticket_lives_no_longer_for_being_passed_over(stores: &AnyStore) {
     granted(second.look().await);
     tokio::time::sleep_until(left_at + LINE.ticket_ttl + Duration::from_millis(20)).await;
     assert!(in_line(first.again(&scene.there).join().await).ticket > place, "it was to be lost by now");
+}
+
+async fn a_ticket_is_kept_anew_for_a_client_that_waits_elsewhere_and_nothing_is_taken(stores: &AnyStore) {
+    let scene = Scene::new(stores).await;
+    let (holder, [first, second], place) = scene.two_wait().await;
+    let elsewhere = first.again(&scene.here);
+    assert_eq!(scene.waiter().pass_on().await, None, "it has no ticket");
+    refused(first.last_look(TicketAfter::Kept).await);
+    // It is kept while it stands in the queue, and while it is aside.
+    for is_aside in [false, true] {
+        for _ in 0..3 {
+            tokio::time::sleep(LINE.ticket_ttl * 2 / 3).await;
+            assert_eq!(elsewhere.pass_on().await, Some(LINE.ticket_ttl));
+        }
+        assert_eq!(second.waiters().await, if is_aside { 1 } else { 2 });
+        if !is_aside {
+            holder.release().await;
+            offer_lapses(Instant::now()).await;
+            assert!(elsewhere.pass_on().await.is_some());
+            // The lock is free, and it has not taken it.
+            granted(second.look().await);
+            in_line(scene.waiter().join().await);
+        }
+    }
+    assert_eq!(in_line(first.again(&scene.there).join().await).ticket, place);
 }
 
 async fn many_tickets_side_by_side_cost_one_offer(stores: &AnyStore) {

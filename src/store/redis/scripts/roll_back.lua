@@ -9,6 +9,7 @@
 --
 -- Returns { 0 } if it was not granted the lock · { 1, ms for which the lock is kept, as after a release, or 0 }
 --   { 2, ms for which it stays the token's }
+-- Without a tombstone { 0, 0 }, and for how many ms a ticket of the token is kept, if there is one
 
 local voids = KEYS[10] ~= nil
 -- All is read before anything is written: a script that errs keeps what it wrote.
@@ -56,4 +57,4 @@ elseif queue and kept_ms then
 elseif queue and (outcome == 1 or has_left and offer and offer.token == ARGV[1]) then
   queue.hand_off()
 end
-return { outcome, kept_ms or 0 }
+return { outcome, kept_ms or 0, not voids and queue and queue.ticket_kept_ms(ARGV[1]) or nil }

@@ -310,7 +310,7 @@ local function open_queue(pool)
   end
 
   -- Takes an attempt that has ended out of the wait queue. Its ticket goes back to the attempt that it was taken from, or is
-  -- kept for a while, or is removed. Returns whether the ticket was its own.
+  -- kept for a while, or is removed. One without an attempt is kept anew. Returns whether the ticket was its own.
   --
   -- If it was granted the lock, and that was rolled back, it has no ticket any more. Then `granted_at` is its ticket.
   local function vacate(token, attempt, keeps_place, granted_at, slots)
@@ -319,6 +319,7 @@ local function open_queue(pool)
     if not ticket then return false end
     if ticket.attempt ~= attempt then
       forget_former(token, ticket, attempt)
+      if ticket.attempt == NOBODY and keeps_place then leave_place(token, ticket) end
       return false
     end
     if ticket.former then
@@ -354,5 +355,6 @@ local function open_queue(pool)
     rename = rename,
     forget_former = forget_former,
     vacate = vacate,
+    ticket_kept_ms = function(token) return ticket_of(token) and TICKET_MS end,
   }
 end
