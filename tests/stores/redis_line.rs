@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::lock::{Attempt, Inspected, LeaseToken, LockKey, Terms, TokenHash, Ttl};
 use fencepost::store::redis::RedisStore;
 use fencepost::store::{
-    Bucket, Heartbeat, Inspect, KnownTo, LockRequest, Release, Renew, Renewer, RollBack, TicketAfter,
+    Bucket, Heartbeat, Inspect, KnownTo, LockRequest, PassOn, Release, Renew, Renewer, RollBack, TicketAfter,
     Tombstone,
 };
 use tokio::time::{Instant, sleep_until};
@@ -348,7 +348,7 @@ async fn a_last_look_at_a_lock_that_the_server_has_forgotten_ends_nothing() {
     assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
 }
 
-/// Whoever waits goes on waiting, leaves and is served on a server that is out of memory.
+/// Whoever waits goes on waiting, leaves and is served on a server that is out of memory; also one whose ticket another has.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_goes_on_while_the_server_is_out_of_memory() {
     let (redis, store, holder) = held().await;
@@ -356,8 +356,20 @@ async fn a_line_goes_on_while_the_server_is_out_of_memory() {
     for (waiter, attempt) in [first, second, third] {
         in_line(ask(&store, waiter, attempt, join()).await);
     }
+    let (moved, taker) = (third.1, [0; 2].map(|_| Attempt::generate()));
+    let third = (third.0, taker[1]);
+    for attempt in taker {
+        in_line(ask(&store, third.0, attempt, join()).await);
+    }
     let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert!(!is_new(&store).await, "its heartbeat is heard");
+    assert!(matches!(ask(&store, third.0, moved, Ask::Poll).await, Answer::Moved(_)));
+    assert!(matches!(
+        ask(&store, third.0, taker[0], Ask::LastPoll(TicketAfter::Kept)).await,
+        Answer::Refused(_)
+    ));
+    let pass_on = PassOn { key: key(), token: third.0, attempt: taker[0] };
+    assert!(store.call(pass_on, soon()).await.unwrap().is_some());
     in_line(ask(&store, first.0, first.1, Ask::Poll).await);
     let last = Ask::LastPoll(TicketAfter::Kept);
     assert!(matches!(ask(&store, second.0, second.1, last).await, Answer::Refused(_)));

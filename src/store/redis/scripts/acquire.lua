@@ -211,6 +211,8 @@ if joins and (MODE == 'join' or not is_taken_over) then
   has_queue, has_ticket, is_taken_over = true, true, false
 end
 
+-- A server that is out of memory lets a poll end, and hand the lock on, also where another has its ticket.
+if queue and (MODE == 'look' or ends) then redis.call('ZREM', KEYS[4], '') end
 if has_ticket then
   if is_mine_next then
     -- For a server that is out of memory, as in `stand_in_queue`.

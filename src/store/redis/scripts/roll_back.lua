@@ -43,6 +43,8 @@ if voids then void(KEYS[10], tombstone, ARGV[2], ARGV[3]) end
 if is_final(tombstone) then redis.call('PEXPIRE', KEYS[10], ARGV[3]) end
 local has_left = false
 if queue then
+  -- For a server that is out of memory, as in `stand_in_queue`.
+  redis.call('ZREM', KEYS[4], '')
   local granted_at = outcome == 1 and ARGV[5] == '1' and tonumber(ARGV[6]) or nil
   has_left = queue.vacate(ARGV[1], ARGV[2], ARGV[5] == '1', granted_at, own and own.slots)
 end

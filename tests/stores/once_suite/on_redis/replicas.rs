@@ -57,3 +57,34 @@ async fn begins_and_results_are_on_enough_replicas_before_they_are_told() {
     stored(other.store("x").await);
     assert!(value(&replica, "other").await.ends_with("\nx"));
 }
+
+/// Another program took its TTL, or a restore left it out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_without_an_end_is_kept_and_gets_one() {
+    let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
+    let replica = RedisServer::start().await;
+    replica.follow(primary.port()).await;
+    let scene = scene_on(&primary, &RedisSettings { replicas_ack: 1, ..settings() });
+    let worker = Person::new(&scene, "k");
+    worker.grant().await;
+    stored(worker.store("done").await);
+    let loses_its_end = async || {
+        assert_eq!(primary.command::<u64>(&["PERSIST", &name("k")]).await, 1);
+    };
+    let has_an_end = async |what: &str| {
+        let life_ms = life_ms(&primary, "k").await;
+        assert!((WEEK_MS - 20_000..=WEEK_MS).contains(&life_ms), "{what}: {life_ms}");
+    };
+    loses_its_end().await;
+    // The same result once more: nothing is written but for the replicas.
+    let (_, kept_ms, _) = stored(worker.store("done").await);
+    assert!(i64::try_from(kept_ms).unwrap() > WEEK_MS / 2, "{kept_ms}");
+    has_an_end("stored again").await;
+    loses_its_end().await;
+    Person::new(&scene, "k").result().await;
+    has_an_end("told").await;
+    loses_its_end().await;
+    worker.look().await;
+    has_an_end("looked at").await;
+    assert!(value(&primary, "k").await.ends_with("\ndone"));
+}

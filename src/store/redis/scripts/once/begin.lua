@@ -65,7 +65,7 @@ return each(COUNT, function(i)
     local digits, at_digits, needed = string.match(text, '^d%x+ %S+ (%d+) (%d+) %d+ %d+ (%S+) %d+ %S+ [^\n]*\n[^\n]*\n')
     if not at_digits then return { 9 } end
     if needed ~= '-' and needed ~= string.match(end_of_line, '^ 0 %d+ (%S+)') then return { 5 } end
-    local age_ms, left_ms = math.max(NOW_MS - at_digits, 0), math.max(redis.call('PTTL', RECORD) - 1, 0)
+    local age_ms, left_ms = math.max(NOW_MS - at_digits, 0), math.max(life_of(RECORD) - 1, 0)
     if #text <= LAST_OF_HEAD then return whole(age_ms) .. ' ' .. whole(left_ms) .. '\n' .. text end
     return { 10, digits, age_ms, left_ms }
   end
@@ -111,6 +111,6 @@ return each(COUNT, function(i)
     -- It stays what the first grant said.
     keep = keep_ms, fingerprint = record and record.fingerprint or fingerprint, before = before, owner = owner,
   }
-  write(RECORD, granted, MEMORY_MS, record and redis.call('PTTL', RECORD) or 0)
+  write(RECORD, granted, MEMORY_MS, record and life_of(RECORD) or 0)
   return told(0, RECORD, granted)
 end)

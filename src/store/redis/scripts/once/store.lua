@@ -37,7 +37,7 @@ local reply = each(COUNT, function(i)
     local function told(key) return string.match(redis.call('GET', key) or '', '^[^\n]*\n(.*)$') end
     if record.status ~= status or told(RECORD) ~= (ASIDE and told(ASIDE) or result) then return { 1 } end
     local is_late = record.at_ms >= tonumber(record.keep)
-    return { 0, record.digits, math.max(redis.call('PTTL', RECORD), 0), is_late and 1 or 0 }
+    return { 0, record.digits, math.max(life_of(RECORD), 0), is_late and 1 or 0 }
   end
 
   if room == 'no' then return { 5 } end

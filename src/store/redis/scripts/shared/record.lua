@@ -11,11 +11,21 @@
 local NOBODY_HASH = string.rep('0', TOKEN_HASH_DIGITS)
 -- A gateway keeps texts so short that both lines end before it. The result itself is read only where it is told, or compared.
 local LAST_OF_HEAD = 1023
+-- A record whose end was taken away, as by a restore that leaves TTLs out, gets one when it is looked at.
+local LIFE_WITHOUT_END_MS = 7 * 24 * 3600 * 1000
 
 local clock = redis.call('TIME')
 local NOW_MS = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local function whole(number) return string.format('%.0f', number) end
+
+-- What is left of a record, in ms; negative where there is none.
+local function life_of(key)
+  local left_ms = redis.call('PTTL', key)
+  if left_ms ~= -1 then return left_ms end
+  redis.call('PEXPIRE', key, LIFE_WITHOUT_END_MS)
+  return LIFE_WITHOUT_END_MS
+end
 
 -- What a record begins with. A short one is read whole.
 local function start_of(key) return redis.call('GETRANGE', key, 0, LAST_OF_HEAD) end
@@ -45,7 +55,7 @@ local function runs(record) return record.kind == 'w' and record.at_ms > NOW_MS 
 -- record }, in ms. The clock is read in whole ms, so what is left may be up to one less than it looks.
 local function told(outcome, key, record)
   local ms = record.kind == 'w' and record.at_ms - NOW_MS - 1 or NOW_MS - record.at_ms
-  return { outcome, record.head, math.max(ms, 0), math.max((record.life_ms or redis.call('PTTL', key)) - 1, 0) }
+  return { outcome, record.head, math.max(ms, 0), math.max((record.life_ms or life_of(key)) - 1, 0) }
 end
 
 -- When a lease ends that begins now.
@@ -68,7 +78,7 @@ end
 
 -- The same on a server that is out of memory: it allows SET only to a script that has written already, and PEXPIRE always.
 local function rewrite(key, record, memory_ms)
-  local left_ms = redis.call('PTTL', key)
+  local left_ms = life_of(key)
   redis.call('PEXPIRE', key, math.max(left_ms, 1))
   write(key, record, memory_ms, left_ms)
 end
