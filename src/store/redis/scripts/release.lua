@@ -9,16 +9,17 @@
 --   0 alone also where the token has released it before, and it is kept
 
 local leaves_tombstone = KEYS[10] ~= nil
-if leaves_tombstone then
+local lock, _, offer = held(KEYS[1])
+local pool
+pool, offer = pool_in(offer, ARGV[1])
+local own = pool and pool.own
+-- A gateway before slots takes a slot for a free lock, and leaves a tombstone that says so.
+if leaves_tombstone and not own then
   local tombstone = redis.call('GET', KEYS[10])
   -- One who is answered now is promised the whole life of a tombstone from now on. So a server that refuses writes says so here, too.
   if is_final(tombstone) then redis.call('PEXPIRE', KEYS[10], ARGV[3]) return { tonumber(tombstone) } end
 end
 
-local lock, _, offer = held(KEYS[1])
-local pool
-pool, offer = pool_in(offer, ARGV[1])
-local own = pool and pool.own
 local queue = redis.call('EXISTS', KEYS[2]) == 1 and open_queue(pool)
 local ticket = queue and queue.ticket_of(ARGV[1])
 local outcome = 0
