@@ -28,9 +28,10 @@ pub(super) struct MemberStatus {
     pub(super) epoch_before: u64,
     pub(super) members: String,
     at: Instant,
-    /// Since when it was seen so, without a break, and what its clock showed then.
+    /// How much of its quarantine gateways have seen go by, in ms; less than nothing at its beginning.
+    served_ms: i64,
+    /// Since when it was seen so, without a break.
     pub(super) first_at: Instant,
-    first_now_ms: u64,
 }
 
 /// How long what was seen may be acted upon.
@@ -69,9 +70,9 @@ impl MemberStatus {
         let number = |index| text(index)?.parse::<u64>().ok();
         let at = Instant::now();
         let (now_ms, since_ms) = (Self::clock_us(reply)?.unsigned_abs() / 1000, number(1)?);
-        let (first_at, first_now_ms) = before
+        let first_at = before
             .filter(|before| before.kind == kind && before.run == run && before.since_ms == since_ms)
-            .map_or((at, now_ms), |before| (before.first_at, before.first_now_ms));
+            .map_or(at, |before| before.first_at);
         Some(Self {
             kind,
             run: run.to_owned(),
@@ -83,9 +84,10 @@ impl MemberStatus {
             epoch: number(5)?,
             members: text(6)?,
             epoch_before: number(7)?,
+            // Where it is not in quarantine, this says nothing.
+            served_ms: text(8)?.parse().unwrap_or_default(),
             at,
             first_at,
-            first_now_ms,
         })
     }
 
@@ -163,14 +165,11 @@ impl MemberStatus {
         self.since_ms != 0
     }
 
-    /// How much longer its quarantine lasts if a lease can last so long: by its clock, and by that of this machine
-    /// since it was first seen. The clock of a machine that has just booted may be set forward at any moment.
+    /// How much longer its quarantine lasts if a lease can last so long: by its clock, and by what gateways have seen go by.
     pub(super) fn quarantine_left(&self, longest_ms: u64) -> Duration {
-        let end_ms = self.since_ms.saturating_add(longest_ms);
-        let left_ms = |shown_ms: u64, at: Instant| {
-            end_ms.saturating_sub(shown_ms.saturating_add(whole_ms(at.elapsed())))
-        };
-        Duration::from_millis(left_ms(self.now_ms, self.at).max(left_ms(self.first_now_ms, self.first_at)))
+        let by_clock_ms = self.since_ms.saturating_add(longest_ms).saturating_sub(self.now_ms);
+        let unseen_ms = longest_ms.saturating_add_signed(self.served_ms.saturating_neg());
+        Duration::from_millis(by_clock_ms.max(unseen_ms)).saturating_sub(self.at.elapsed())
     }
 }
 
@@ -185,31 +184,25 @@ mod tests {
     const LONGEST_MS: u64 = 60_000;
 
     /// What a server says that went into quarantine at `since_s`, and whose clock shows `now_s`.
-    fn seen(now_s: u64, since_s: u64, before: Option<&MemberStatus>) -> MemberStatus {
+    fn left_s(now_s: u64, since_s: u64, served_s: i64) -> u64 {
         let text = |text: String| Value::BulkString(text.into_bytes());
         let fields = [now_s * 1_000_000, since_s * 1_000, LONGEST_MS, 0, 0, 1].map(|n| text(n.to_string()));
-        let fields = [Value::Int(0)]
-            .into_iter()
-            .chain(fields)
-            .chain(["a b c", "0"].map(|last| text(last.to_owned())))
-            .collect();
-        MemberStatus::read(&ScriptReply::from_redis_value(Value::Array(fields)).unwrap(), "run", before)
-            .unwrap()
+        let last = ["a b c".to_owned(), "0".to_owned(), (served_s * 1_000).to_string()].map(text);
+        let fields = [Value::Int(0)].into_iter().chain(fields).chain(last).collect();
+        let reply = ScriptReply::from_redis_value(Value::Array(fields)).unwrap();
+        let left = MemberStatus::read(&reply, "run", None).unwrap().quarantine_left(LONGEST_MS);
+        left.as_secs_f64().round() as u64
     }
 
     #[test]
     fn a_clock_that_is_set_forward_ends_no_quarantine() {
-        let first = seen(1_000, 1_000, None);
-        let stepped = seen(5_000, 1_000, Some(&first));
-        assert!(stepped.quarantine_left(LONGEST_MS) > Duration::from_secs(50));
-        // Another quarantine, and what a gateway sees that comes late.
-        assert!(seen(5_000, 4_940, Some(&stepped)).quarantine_left(LONGEST_MS).is_zero());
-        assert!(seen(1_070, 1_000, None).quarantine_left(LONGEST_MS).is_zero());
+        assert_eq!(left_s(1_000, 1_000, -2), 62);
+        assert_eq!(left_s(5_000, 1_000, 1), 59);
+        assert_eq!(left_s(5_000, 1_000, 60), 0);
     }
 
     #[test]
     fn a_clock_that_is_set_back_lengthens_a_quarantine() {
-        let first = seen(1_000, 1_000, None);
-        assert!(seen(900, 1_000, Some(&first)).quarantine_left(LONGEST_MS) > Duration::from_secs(150));
+        assert_eq!(left_s(900, 1_000, 60), 160);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -63,8 +63,8 @@ pub(super) struct Membership {
     pub(super) has_been: AtomicBool,
     /// Why the servers of an earlier list cannot learn this one.
     pub(super) hindrance: Mutex<Option<String>>,
-    /// Whether some server was ever seen to know a later list than this gateway's.
-    pub(super) is_outdated: AtomicBool,
+    /// The epoch of a later list than this gateway's that some server was seen to know; 0 for none.
+    pub(super) later_epoch: AtomicU64,
     pub(super) stop: CancellationToken,
 }
 
@@ -89,7 +89,7 @@ impl Membership {
             told: Mutex::default(),
             has_been: AtomicBool::new(false),
             hindrance: Mutex::default(),
-            is_outdated: AtomicBool::new(false),
+            later_epoch: AtomicU64::new(0),
             stop: stop.clone(),
         });
         for index in 0..membership.members.len() {
@@ -177,6 +177,13 @@ impl Membership {
         let have_forgotten = statuses.iter().filter(|status| status.has_forgotten()).count();
         if self.list.epoch > 1 && statuses.iter().all(|status| status.kind == RecordKind::Empty) {
             return Some("no server knows an earlier list, and a first list has epoch 1".to_owned());
+        }
+        let later = self.later_epoch.load(Ordering::Relaxed);
+        if later > 0 {
+            return Some(format!(
+                "a server knew a later list, that of epoch {later}: this gateway takes no server in, and ends no quarantine, until it \
+                 is started anew"
+            ));
         }
         let hindrance = self.hindrance.lock().clone();
         hindrance.or_else(|| {

@@ -41,13 +41,15 @@ impl Membership {
             status.and_then(|status| status.is_fresh().then_some(status).ok_or_else(stale))
         };
         let statuses: Vec<_> = self.members.iter().map(|member| fresh(member.status())).collect();
-        if statuses.iter().flatten().any(|status| status.kind == RecordKind::Later) {
-            self.is_outdated.store(true, Ordering::Relaxed);
+        let later = statuses.iter().flatten().filter(|status| status.kind == RecordKind::Later);
+        if let Some(epoch) = later.map(|status| status.epoch).max() {
+            self.later_epoch.fetch_max(epoch, Ordering::Relaxed);
         }
         // Only gateways with the latest list change anything: a change by an earlier list would be undone, or do harm.
         // If two lists have one epoch, one of them is a mistake.
         let is_contested = statuses.iter().flatten().any(|status| status.kind == RecordKind::Differs);
-        if is_contested || self.is_outdated.load(Ordering::Relaxed) || self.found(&statuses).await {
+        let is_outdated = self.later_epoch.load(Ordering::Relaxed) > 0;
+        if is_contested || is_outdated || self.found(&statuses).await {
             return;
         }
         let hindrance = self.store_list(&statuses).await;

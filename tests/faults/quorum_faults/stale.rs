@@ -3,7 +3,7 @@
 
 use super::ways::{Divisible, Parting, begin};
 use kit::proxy::Gate;
-use kit::quorum::{DURABLE, RECORD, does_count, is_ready};
+use kit::quorum::{DURABLE, RECORD, counts_at_once, is_ready};
 use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
 
 /// Else a server waits for five seconds before it sends its data to one that follows it.
@@ -106,17 +106,6 @@ impl Scene {
 
 async fn is_in_quarantine(node: &RedisServer) -> bool {
     node.command::<Option<u64>>(&["HGET", RECORD, "since"]).await.is_some_and(|since| since > 0)
-}
-
-/// Waits until a server counts, and for no quarantine: as if that had begun long ago.
-async fn counts_at_once(node: &RedisServer) {
-    let end = "local since = redis.call('HGET', KEYS[1], 'since')
-        if since and since ~= '0' then redis.call('HSET', KEYS[1], 'since', 1) end";
-    eventually("the server counts", async || {
-        let _: () = node.command(&["EVAL", end, "1", RECORD]).await;
-        does_count(node).await == Ok(true)
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

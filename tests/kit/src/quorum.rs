@@ -121,14 +121,32 @@ pub async fn counts(node: &RedisServer) {
     eventually("the node counts", async || does_count(node).await.unwrap_or(false)).await;
 }
 
+/// Has a quarantine that began on a node be so many ms old, and no less, as if gateways had seen them go by.
+pub const AGE_QUARANTINE: &str = "local since = tonumber(redis.call('HGET', KEYS[1], 'since') or 0)
+    local time = redis.call('TIME')
+    local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+    local earlier = string.format('%.0f', now_ms - ARGV[1])
+    local served = earlier .. ' ' .. ARGV[1] .. ' ' .. string.format('%.0f', now_ms)
+    if since > tonumber(earlier) then redis.call('HSET', KEYS[1], 'since', earlier, 'served', served) end";
+
+async fn age_quarantine(node: &RedisServer, ms: u64) {
+    // A node that does not answer is asked another time.
+    let _ = node.try_command::<()>(&["EVAL", AGE_QUARANTINE, "1", RECORD, &ms.to_string()]).await;
+}
+
 /// Has a quarantine that began on this node, if any, be over sooner: as if most of it had passed already.
 pub async fn hasten(node: &RedisServer) {
-    let begin_earlier = "local since = tonumber(redis.call('HGET', KEYS[1], 'since') or 0)
-        local time = redis.call('TIME')
-        local earlier = time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[1]
-        if since > earlier then redis.call('HSET', KEYS[1], 'since', string.format('%.0f', earlier)) end";
-    // A node that does not answer is asked another time.
-    let _ = node.try_command::<()>(&["EVAL", begin_earlier, "1", RECORD, &SKIPPED_MS.to_string()]).await;
+    age_quarantine(node, SKIPPED_MS).await;
+}
+
+/// Waits until a node counts, and for no quarantine: as if that had begun long ago.
+pub async fn counts_at_once(node: &RedisServer) {
+    const HOURS_MS: u64 = 10 * 3_600_000;
+    eventually("the node counts", async || {
+        age_quarantine(node, HOURS_MS).await;
+        does_count(node).await.unwrap_or(false)
+    })
+    .await;
 }
 
 /// As [`counts`], of a node that forgot and whose quarantine need not be waited for in full.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{lines_with, says};
 use kit::gateway::run;
 use kit::proxy::{Fate, Framing, Gate, Proxy};
-use kit::quorum::{BRIEF, DURABLE, RECORD, is_ready};
+use kit::quorum::{AGE_QUARANTINE, BRIEF, DURABLE, RECORD, is_ready};
 use kit::{Client, Gateway, Quorum, RedisServer, eventually, fresh_token};
 
 const PAGE: &str = include_str!("../../../docs/stores.md");
@@ -216,9 +216,7 @@ async fn servers_of_a_quorum_that_drop_a_part_of_their_files_help_nobody_to_a_he
         client.put("/locks/k").send().await.expect_problem(503, "store-unavailable");
     }
     for node in &quorum.nodes {
-        let since: u64 = command(node, &["HGET", RECORD, "since"]).await;
-        let earlier = (since - 15_500).to_string();
-        let _: () = command(node, &["HSET", RECORD, "since", &earlier]).await;
+        let _: () = command(node, &["EVAL", AGE_QUARANTINE, "1", RECORD, "15500"]).await;
     }
     eventually("they count again", async || client.put("/locks/k").send().await.status == 201).await;
     let next = client.get("/locks/k").send().await.json()["fencing_token"].as_u64().unwrap();

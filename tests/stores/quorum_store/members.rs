@@ -4,7 +4,8 @@ use super::{
     Client, Duration, Gateway, Quorum, RedisServer, counts_soon, eventually, has_lock, ready, run, url_of,
     why_not_ready,
 };
-use kit::quorum::{BRIEF, shows};
+use kit::quorum::{BRIEF, RECORD, counts_at_once, does_count, shows};
+use tokio::time::Instant;
 
 /// Where a gateway finds these servers.
 fn url(nodes: &[&RedisServer]) -> String {
@@ -152,8 +153,7 @@ async fn a_server_is_replaced_and_neither_a_lock_nor_the_order_is_lost() {
         eventually("it is in quarantine", async || epoch(d).await == Some(2)).await;
         let since: u64 = d.command(&["HGET", "fencepost:{quorum}:record", "since"]).await;
         assert!(since > 0, "the new server counts at once");
-        let _: i64 = d.command(&["HINCRBY", "fencepost:{quorum}:record", "since", "-7000000"]).await;
-        counts_soon(d).await;
+        counts_at_once(d).await;
         eventually("the renewal gives it the lock", async || {
             client.patch("/locks/kept?ttl=1h").token(&token).send().await.expect(200);
             has_lock(d, "kept").await
@@ -214,8 +214,7 @@ async fn a_server_that_comes_back_into_the_list_counts_after_its_quarantine() {
     let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
     let between = with_the_list_between([a, b, c, d]).await;
     eventually("it is in quarantine", async || epoch(c).await == Some(2)).await;
-    let _: i64 = c.command(&["HINCRBY", "fencepost:{quorum}:record", "since", "-7000000"]).await;
-    counts_soon(c).await;
+    counts_at_once(c).await;
     a.stand_still().await;
     eventually("the others grant it", async || {
         let granted = Client::new(between.address).put("/locks/k?ttl=1h").send().await;
@@ -257,4 +256,31 @@ async fn a_server_that_has_skipped_a_list_keeps_the_next_from_counting_until_it_
     .await;
     assert_eq!((epoch(a).await, epoch(b).await), (Some(2), Some(2)), "the list counts");
     d.signal("CONT");
+}
+
+/// Its clock was an hour behind when it began, and then it was set right. A gateway that has just come has not seen that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_forward_ends_no_quarantine_for_gateways_that_come_later() {
+    let mut quorum = Quorum::start(3).await;
+    let first = ready(quorum.gateway(&BRIEF).await).await;
+    for node in &quorum.nodes {
+        counts_soon(node).await;
+    }
+    quorum.nodes[0].kill();
+    quorum.nodes[0].start_again().await;
+    let node = &quorum.nodes[0];
+    shows(&first, node, "quarantine").await;
+    drop(first);
+    let began_behind = "local time = redis.call('TIME')
+        local behind = string.format('%.0f', time[1] * 1000 - 3600000)
+        redis.call('HSET', KEYS[1], 'since', behind, 'served', behind .. ' 0 ' .. behind)";
+    let _: () = node.command(&["EVAL", began_behind, "1", RECORD]).await;
+    let second = ready(quorum.gateway(&BRIEF).await).await;
+    shows(&second, node, "quarantine").await;
+    let seen_at = Instant::now();
+    while seen_at.elapsed() < Duration::from_secs(4) {
+        assert_eq!(does_count(node).await, Ok(false), "after {:?}", seen_at.elapsed());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    counts_at_once(node).await;
 }

@@ -3,22 +3,27 @@
 -- KEYS[1] the server's record   ARGV[1] run                 ARGV[3] list of servers
 --                               ARGV[2] epoch of the list   ARGV[4] ms that a lease can last, the attempt included
 --
--- Returns { standing, now, since, longest, born, settled, epoch, members, before }, times in µs and ms by the server's clock:
+-- Returns { standing, now, since, longest, born, settled, epoch, members, before, served }, times in µs and ms by the server's clock:
 --   0 it is part of the quorum, or in quarantine since then · 1 it has no record · 2 its record is of another run, and what
 --   it holds may be of any time: that it was written to a disk before is no proof of being all that was accepted
 --   3 it knows a later list · 4 it knows another list of this epoch · 5 it knows an earlier list
+
+-- How much of a quarantine may go by between two looks, in ms. A clock may be set forward at any moment, above all after a boot: the
+-- quarantine begins with as much too little, so that one such step makes it no shorter.
+local MOST_BETWEEN_LOOKS_MS = 2000
 
 local function whole(number) return string.format('%.0f', number) end
 
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-local fields = redis.call('HMGET', KEYS[1], 'run', 'epoch', 'members', 'since', 'longest', 'born', 'settled', 'before')
-local run, epoch, members, since, longest, born, settled, before = unpack(fields, 1, 8)
+local fields = redis.call('HMGET', KEYS[1], 'run', 'epoch', 'members', 'since', 'longest', 'born', 'settled', 'before',
+  'served')
+local run, epoch, members, since, longest, born, settled, before, served = unpack(fields, 1, 9)
 
 local function answer(standing)
   local told = { standing, whole(now_us), since or '0', longest or '0', born and 1 or 0, settled or '0', epoch or '0' }
   local of, came_from = string.match(before or '', '^(%d+) (%d+)$')
-  told[8], told[9] = members or '', of == epoch and came_from or '0'
+  told[8], told[9], told[10] = members or '', of == epoch and came_from or '0', served or '0'
   return told
 end
 
@@ -32,5 +37,14 @@ if tonumber(longest) < tonumber(ARGV[4]) then
   -- For a server that is out of memory, as in reconfigure.lua.
   redis.call('HDEL', KEYS[1], '')
   redis.call('HSET', KEYS[1], 'longest', longest)
+end
+if since ~= '0' then
+  local now_ms = math.floor(now_us / 1000)
+  local of, gone_ms, seen_ms = string.match(served or '', '^(%d+) (%-?%d+) (%d+)$')
+  if of ~= since then gone_ms, seen_ms = -MOST_BETWEEN_LOOKS_MS, now_ms end
+  gone_ms = whole(gone_ms + math.max(0, math.min(now_ms - seen_ms, MOST_BETWEEN_LOOKS_MS)))
+  redis.call('HDEL', KEYS[1], '')
+  redis.call('HSET', KEYS[1], 'served', since .. ' ' .. gone_ms .. ' ' .. whole(now_ms))
+  served = gone_ms
 end
 return answer(0)

@@ -23,15 +23,15 @@ local now_us = time[1] * 1000000 + time[2]
 local now_ms = whole(math.floor(now_us / 1000))
 -- A gateway that stood still would act on what it saw long ago.
 if tonumber(now_ms) > tonumber(ARGV[8]) then return { 0 } end
-local fields = redis.call('HMGET', RECORD, 'run', 'epoch', 'since', 'floor', 'longest', 'born')
-local run, epoch, since, floor, longest, born = unpack(fields, 1, 6)
+local fields = redis.call('HMGET', RECORD, 'run', 'epoch', 'since', 'floor', 'longest', 'born', 'served')
+local run, epoch, since, floor, longest, born, served = unpack(fields, 1, 7)
 floor = tonumber(floor or 0)
 longest = math.max(tonumber(longest or 0), tonumber(ARGV[5]))
 
 local function write(...)
   -- By this field earlier versions believed what a server had loaded. A server that is out of memory allows HSET only to a
   -- script that has written already.
-  redis.call('HDEL', RECORD, 'durable')
+  redis.call('HDEL', RECORD, 'durable', 'served')
   redis.call('HSET', RECORD, 'run', RUN, 'epoch', EPOCH, 'members', ARGV[4], 'longest', whole(longest), ...)
   return { 1 }
 end
@@ -63,8 +63,8 @@ if KIND == 'found' then
   return write('since', '0', 'born', now_ms, 'settled', '1')
 end
 if KIND == 'restore' then
-  if now_ms - since < longest then return { 0 } end
-  floor = math.max(floor, tonumber(ARGV[6]), now_us)
-  return write('since', '0', 'floor', whole(floor), 'born', now_ms, 'settled', '1')
+  local of, gone_ms = string.match(served or '', '^(%d+) (%-?%d+) ')
+  if of ~= since or tonumber(gone_ms) < longest or now_ms - since < longest then return { 0 } end
+  return write('since', '0', 'floor', whole(math.max(floor, tonumber(ARGV[6]))), 'born', now_ms, 'settled', '1')
 end
 return redis.error_reply('ERR no such change')
