@@ -376,7 +376,7 @@ impl LockStore for RedisStore {
     }
 
     fn keeps_no_records(&self) -> Option<String> {
-        self.servers.keep_no_records().map(str::to_owned)
+        self.servers.keep_no_records()
     }
 
     fn bucket_of(&self, key: &LockKey) -> Bucket {

@@ -202,3 +202,20 @@ async fn a_user_that_may_not_use_records_has_its_locks() {
     let _: () = redis.command(&["ACL", "SETUSER", "narrow", "+getrange"]).await;
     eventually("it keeps some", async || store.keeps_no_records().is_none()).await;
 }
+
+/// That of an older version's page has all but one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_that_may_not_use_records_is_told_which_commands_it_lacks_and_no_others() {
+    let user = ["--user", "narrow", "on", ">word", "~*", "&*", "+@all", "-rename"];
+    let redis = RedisServer::start_with(&user).await;
+    let url = redis.url().replace("redis://", "redis://narrow:word@");
+    let store = store_on(&url, &settings());
+    for (change, lacking) in [(None, "RENAME"), (Some("-strlen"), "STRLEN, RENAME")] {
+        if let Some(change) = change {
+            let _: () = redis.command(&["ACL", "SETUSER", "narrow", change]).await;
+        }
+        let said = format!("may not use {lacking} on records");
+        let is_said = || store.keeps_no_records().is_some_and(|why| why.contains(&said));
+        eventually(&said, async || is_said()).await;
+    }
+}

@@ -87,8 +87,8 @@ impl Servers {
     }
 
     /// Why no records are kept there, as far as is known without asking.
-    pub(crate) fn keep_no_records(&self) -> Option<&'static str> {
-        self.links_now().iter().find_map(|link| link.room.refusal())
+    pub(crate) fn keep_no_records(&self) -> Option<String> {
+        self.links_now().iter().find_map(|link| link.room.refusal()).map(|why| why.to_string())
     }
 
     /// The links that stand.

@@ -6,8 +6,9 @@
 -- ARGV[6] how many keys follow: one of each kind; behind them, the calls that are needed, with `*` for a key
 --
 -- Returns { 1 if hints can be told and heard, else 0; 1 if that goes for the channels of all gateways; 1 if the
--- configuration may be read; 1 if it may be asked what other users may do; 1 if locks may be listed; 1 if records may be kept;
--- calls; keys }, the last two being what is lacking; or nothing where the server cannot say, which is before 7.0.
+-- configuration may be read; 1 if it may be asked what other users may do; 1 if locks may be listed;
+-- commands for records; calls; keys }, the last three being what is lacking; or nothing where the server cannot say, which
+-- is before 7.0.
 
 if not redis.acl_check_cmd then return {} end
 
@@ -53,10 +54,12 @@ local may_read_config = may('CONFIG GET save') and may('CONFIG GET appendfsync')
 local may_ask = may('ACL DRYRUN default PING')
 local may_list = may('SCAN 0')
 -- What else their scripts call is among what locks need.
-local may_keep = may('GETRANGE * 0 1', ARGV[4])
-for i = 4, 5 do
-  may_keep = may_keep and may('SETRANGE * 0 part', ARGV[i]) and may('STRLEN *', ARGV[i]) and may('SET * value', ARGV[i])
-    and may('DEL *', ARGV[i]) and may('RENAME * *', ARGV[i])
+local for_records = {}
+for _, call in ipairs({ 'GETRANGE * 0 1', 'SETRANGE * 0 part', 'STRLEN *', 'SET * value', 'DEL *', 'RENAME * *' }) do
+  local command = string.match(call, '%S+')
+  -- What is put aside is never read in parts.
+  local is_allowed = may(call, ARGV[4]) and (command == 'GETRANGE' or may(call, ARGV[5]))
+  if not is_allowed then for_records[#for_records + 1] = command end
 end
 local function flag(is_so) return is_so and 1 or 0 end
-return { flag(is_told), flag(has_peer_channels), flag(may_read_config), flag(may_ask), flag(may_list), flag(may_keep), calls, keys }
+return { flag(is_told), flag(has_peer_channels), flag(may_read_config), flag(may_ask), flag(may_list), for_records, calls, keys }

@@ -57,8 +57,8 @@ pub(crate) struct Permissions {
     pub(crate) has_peer_channels: bool,
     /// Whether locks may be listed; all else works without it.
     pub(crate) may_list: bool,
-    /// Whether records may be kept; all else works without it.
-    pub(crate) may_keep_records: bool,
+    /// Commands without which records cannot be kept; all else works without them.
+    pub(crate) lacking_for_records: Vec<String>,
     /// Whether the configuration may be read; `None` where the server cannot say.
     pub(crate) may_read_config: Option<bool>,
     /// What becomes of the append-only file at a restart, which rests on what another user may do.
@@ -66,7 +66,7 @@ pub(crate) struct Permissions {
 }
 
 /// What the script replies.
-type Reply = (i64, i64, i64, i64, i64, i64, Vec<String>, Vec<String>);
+type Reply = (i64, i64, i64, i64, i64, Vec<String>, Vec<String>, Vec<String>);
 
 impl Permissions {
     /// Asks a server what the user of this connection lacks. Servers before 7.0 cannot say: there it is nothing.
@@ -94,7 +94,7 @@ impl Permissions {
             has_hints: true,
             has_peer_channels: true,
             may_list: true,
-            may_keep_records: true,
+            lacking_for_records: Vec::new(),
             may_read_config: None,
             loading: Loading::All,
         };
@@ -119,7 +119,16 @@ impl Permissions {
 
     /// What the reply says of the user, and whether it may ask what others may do.
     fn read(
-        (has_hints, has_peer_channels, may_read_config, may_ask, may_list, may_keep_records, calls, lacking): Reply,
+        (
+            has_hints,
+            has_peer_channels,
+            may_read_config,
+            may_ask,
+            may_list,
+            lacking_for_records,
+            calls,
+            lacking,
+        ): Reply,
         keys: &KeySpace,
     ) -> (Self, bool) {
         let with_key = |call: &&str| call.contains('*');
@@ -139,7 +148,7 @@ impl Permissions {
             has_hints: has_hints == 1,
             has_peer_channels: has_peer_channels == 1,
             may_list: may_list == 1,
-            may_keep_records: may_keep_records == 1,
+            lacking_for_records,
             may_read_config: Some(may_read_config == 1),
             loading: Loading::Unknown,
         };

@@ -11,7 +11,7 @@ use super::identity::IS_REPLICA;
 use super::loading::Loading;
 use super::permissions::{Permissions, refusal_of_writes};
 use super::profile::{Config, Profile, Version};
-use super::room::{MAY_NOT, RoomState};
+use super::room::{NoRecords, RoomState};
 use crate::store::StoreError;
 use crate::store::redis::address::{Layout, RedisAddress};
 use crate::store::redis::scripts::keys::KeySpace;
@@ -178,8 +178,8 @@ impl Preflight {
         });
         let warnings = accepted.chain(self.warnings(&profile, &permissions, &config)).collect();
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
-        let room = RoomState::of(&profile, self.once_memory, permissions.may_keep_records);
-        let Permissions { may_list, loading, .. } = permissions;
+        let Permissions { may_list, lacking_for_records, loading, .. } = permissions;
+        let room = RoomState::of(&profile, self.once_memory, lacking_for_records);
         let too_few_replicas = profile.too_few_replicas(self.replicas_ack);
         Look {
             profile,
@@ -290,8 +290,8 @@ impl Preflight {
         if !permissions.may_list {
             warn("the Redis user may not use SCAN: locks cannot be listed");
         }
-        if !permissions.may_keep_records && !self.is_for_quorum() {
-            warn(MAY_NOT);
+        if !permissions.lacking_for_records.is_empty() && !self.is_for_quorum() {
+            warn(&NoRecords::MayNot(permissions.lacking_for_records.clone()).to_string());
         }
         found
     }
@@ -330,7 +330,7 @@ mod tests {
             has_hints: true,
             has_peer_channels: true,
             may_list: true,
-            may_keep_records: true,
+            lacking_for_records: Vec::new(),
             may_read_config: Some(true),
             loading: Loading::All,
         };

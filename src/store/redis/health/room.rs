@@ -12,13 +12,30 @@ use crate::telemetry::metrics::metrics;
 /// What a record takes besides its key and its result: its header, and what Redis itself needs.
 const RECORD_BYTES: u64 = 350;
 
-/// Why no records are kept where their room has no bound.
-pub(crate) const HAS_NO_BOUND: &str = "Redis has no maxmemory, so results could fill the memory of its machine: set maxmemory in Redis, or --once-memory to the \
-     bytes that Redis may use before no more work is begun";
+/// Why no records are kept on a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoRecords {
+    /// Nothing bounds their room.
+    Unbounded,
+    /// The gateway's user may not use these commands on them.
+    MayNot(Vec<String>),
+}
 
-/// Why no records are kept where the gateway's user may not.
-pub(crate) const MAY_NOT: &str = "the Redis user may not use GETRANGE, SETRANGE, STRLEN, SET, DEL and RENAME on records, so no \
-     results can be kept (/once)";
+impl fmt::Display for NoRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unbounded => f.write_str(
+                "Redis has no maxmemory, so results could fill the memory of its machine: set maxmemory in Redis, or \
+                 --once-memory to the bytes that Redis may use before no more work is begun",
+            ),
+            Self::MayNot(commands) => write!(
+                f,
+                "the Redis user may not use {} on records, so no results can be kept (/once)",
+                commands.join(", ")
+            ),
+        }
+    }
+}
 
 /// What is known of the memory of one server.
 pub(crate) struct OnceRoom {
@@ -33,14 +50,15 @@ impl OnceRoom {
     /// As a look at the server says.
     pub(crate) fn new(server: Option<String>, state: RoomState) -> Self {
         let room = Self { server, state: RwLock::new(state), stored_bytes: AtomicU64::new(0) };
-        room.show(state);
+        room.show();
         room
     }
 
-    fn show(&self, RoomState { bound_bytes, used_bytes }: RoomState) {
+    fn show(&self) {
         let Some(server) = &self.server else { return };
-        match bound_bytes {
-            Ok(bound_bytes) => metrics().once_room.show(server, used_bytes, bound_bytes),
+        let state = self.state.read();
+        match state.bound_bytes {
+            Ok(bound_bytes) => metrics().once_room.show(server, state.used_bytes, bound_bytes),
             Err(_) => metrics().once_room.hide(server),
         }
     }
@@ -54,7 +72,7 @@ impl OnceRoom {
     pub(crate) fn set(&self, state: RoomState, stored_before: u64) {
         *self.state.write() = state;
         self.stored_bytes.fetch_sub(stored_before, Ordering::Relaxed);
-        self.show(state);
+        self.show();
     }
 
     /// Counts a record that was begun, or a result that was stored, of so many bytes.
@@ -65,8 +83,8 @@ impl OnceRoom {
     }
 
     /// Why there is no room for any record.
-    pub(crate) fn refusal(&self) -> Option<&'static str> {
-        self.state.read().bound_bytes.err()
+    pub(crate) fn refusal(&self) -> Option<NoRecords> {
+        self.state.read().bound_bytes.clone().err()
     }
 
     /// Whether there is room for a new record.
@@ -80,10 +98,10 @@ impl OnceRoom {
     }
 
     fn is_within(&self, most_bytes: impl FnOnce(u64) -> u64) -> bool {
-        let RoomState { bound_bytes, used_bytes } = *self.state.read();
+        let state = self.state.read();
         // Another gateway may have stored as much since the last look, and this one cannot know: so it counts twice.
-        let used_bytes = used_bytes + 2 * self.stored_bytes.load(Ordering::Relaxed);
-        bound_bytes.is_ok_and(|bound_bytes| used_bytes <= most_bytes(bound_bytes))
+        let used_bytes = state.used_bytes + 2 * self.stored_bytes.load(Ordering::Relaxed);
+        state.bound_bytes.as_ref().is_ok_and(|bound_bytes| used_bytes <= most_bytes(*bound_bytes))
     }
 }
 
@@ -95,20 +113,20 @@ impl Drop for OnceRoom {
 }
 
 /// What a look at a server says of the room for records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoomState {
     /// From so much on nothing new is begun; or why no records are kept.
-    bound_bytes: Result<u64, &'static str>,
+    bound_bytes: Result<u64, NoRecords>,
     used_bytes: u64,
 }
 
 impl RoomState {
-    pub(crate) fn of(profile: &Profile, once_memory: OnceMemory, may_keep_records: bool) -> Self {
+    pub(crate) fn of(profile: &Profile, once_memory: OnceMemory, lacking: Vec<String>) -> Self {
         let bound_bytes = match once_memory {
-            _ if !may_keep_records => Err(MAY_NOT),
+            _ if !lacking.is_empty() => Err(NoRecords::MayNot(lacking)),
             OnceMemory::Bytes(bytes) => Ok(bytes),
             // Without `maxmemory` a server in a container knows only the memory of its host.
-            OnceMemory::Percent(_) if profile.max_memory == 0 => Err(HAS_NO_BOUND),
+            OnceMemory::Percent(_) if profile.max_memory == 0 => Err(NoRecords::Unbounded),
             OnceMemory::Percent(percent) => Ok(profile.max_memory / 100 * u64::from(percent)),
         };
         Self { bound_bytes, used_bytes: profile.used_memory }
@@ -116,14 +134,14 @@ impl RoomState {
 
     /// Whether the gateway's user may read records.
     pub(crate) fn may_be_read(&self) -> bool {
-        self.bound_bytes != Err(MAY_NOT)
+        !matches!(self.bound_bytes, Err(NoRecords::MayNot(_)))
     }
 }
 
 impl fmt::Display for RoomState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used_bytes = self.used_bytes;
-        match self.bound_bytes {
+        match &self.bound_bytes {
             Ok(bound_bytes) => {
                 write!(
                     f,
@@ -141,13 +159,13 @@ mod tests {
 
     fn room(max_memory: u64, used_memory: u64, once_memory: OnceMemory) -> OnceRoom {
         let profile = Profile { max_memory, used_memory, ..Profile::default() };
-        OnceRoom::new(None, RoomState::of(&profile, once_memory, true))
+        OnceRoom::new(None, RoomState::of(&profile, once_memory, Vec::new()))
     }
 
     #[test]
     fn a_share_is_of_maxmemory_and_needs_one() {
         let none = room(0, 0, OnceMemory::default());
-        assert_eq!(none.refusal(), Some(HAS_NO_BOUND));
+        assert_eq!(none.refusal(), Some(NoRecords::Unbounded));
         assert!(!none.has_room() && !none.has_room_for_results());
         for (used, begins, stores) in [
             (0, true, true),
@@ -160,8 +178,9 @@ mod tests {
             assert_eq!(room.refusal(), None);
             assert_eq!((room.has_room(), room.has_room_for_results()), (begins, stores), "{used}");
         }
-        let forbidden = RoomState::of(&Profile::default(), OnceMemory::Bytes(1), false);
-        assert_eq!(OnceRoom::new(None, forbidden).refusal(), Some(MAY_NOT));
+        let lacking = vec!["RENAME".to_owned()];
+        let forbidden = RoomState::of(&Profile::default(), OnceMemory::Bytes(1), lacking.clone());
+        assert_eq!(OnceRoom::new(None, forbidden).refusal(), Some(NoRecords::MayNot(lacking)));
         let bytes = room(0, 3_001, OnceMemory::Bytes(3_000));
         assert!(bytes.refusal().is_none() && !bytes.has_room() && bytes.has_room_for_results());
     }
@@ -175,9 +194,9 @@ mod tests {
         room.took(200);
         assert!(!room.has_room(), "another gateway may have stored as much");
         let profile = Profile { used_memory: 9_000, ..Profile::default() };
-        room.set(RoomState::of(&profile, OnceMemory::Bytes(10_000), true), stored_before);
+        room.set(RoomState::of(&profile, OnceMemory::Bytes(10_000), Vec::new()), stored_before);
         assert!(!room.has_room(), "what was stored during the look is forgotten");
-        room.set(RoomState::of(&profile, OnceMemory::Bytes(10_000), true), room.stored_bytes());
+        room.set(RoomState::of(&profile, OnceMemory::Bytes(10_000), Vec::new()), room.stored_bytes());
         assert!(room.has_room());
     }
 }
