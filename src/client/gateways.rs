@@ -117,7 +117,7 @@ impl Gateways {
     /// What has answered in the place of a gateway, without a word of HTTP or with another certificate, may be gone in a moment.
     pub(crate) fn forgive_strangers(&mut self) {
         let troubles = self.members.iter_mut().filter_map(|member| member.trouble.as_mut());
-        for trouble in troubles.filter(|trouble| trouble.contact == Contact::None) {
+        for trouble in troubles.filter(|trouble| trouble.contact < Contact::Answered) {
             trouble.is_lasting = false;
         }
     }

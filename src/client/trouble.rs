@@ -37,7 +37,7 @@ impl Trouble {
 impl From<reqwest::Error> for Trouble {
     fn from(error: reqwest::Error) -> Self {
         let speaks_tls = error.url().is_some_and(|url| url.scheme() == "https");
-        let is_unsent = error.is_connect();
+        let is_unsent = error.is_connect() || error.is_builder();
         let passing = |reason: &str| match is_unsent {
             true => Self {
                 reason: reason.to_owned(),
@@ -55,13 +55,20 @@ impl From<reqwest::Error> for Trouble {
         let error = error.without_url();
         for cause in causes(&error) {
             if let Some(problem) = cause.downcast_ref::<TlsError>() {
-                return lasting(tls_problem(problem));
+                // With TLS 1.3, a server asks for the client's certificate when the request may be sent already. It has not read it.
+                let is_of_handshake = is_unsent
+                    || matches!(problem, TlsError::AlertReceived(AlertDescription::CertificateRequired));
+                return match is_of_handshake {
+                    true => lasting(tls_problem(problem)),
+                    false => passing(&broken_tls(problem)),
+                };
             }
             if let Some(problem) = cause.downcast_ref::<hyper::Error>() {
-                // What is no HTTP from its first byte on. Servers with TLS answer so, and have read nothing.
+                // What is no HTTP from its first byte on. Servers with TLS answer so, and have read nothing. But a gateway
+                // may have read the request, if its answer was damaged on the way: the bytes are not known here.
                 if problem.to_string().starts_with("invalid HTTP version") && !speaks_tls {
                     let what = "what answers at this port is not HTTP; it is probably TLS: write https://";
-                    return lasting(what.to_owned());
+                    return Self { is_lasting: true, ..passing(what) };
                 }
                 if problem.is_parse() {
                     return passing(&format!("its answer cannot be read ({problem})"));
@@ -76,9 +83,10 @@ impl From<reqwest::Error> for Trouble {
                     ErrorKind::ConnectionReset => "the connection was reset",
                     ErrorKind::HostUnreachable => "the host cannot be reached",
                     ErrorKind::NetworkUnreachable => "the network cannot be reached",
-                    ErrorKind::UnexpectedEof if speaks_tls => {
+                    ErrorKind::UnexpectedEof if speaks_tls && is_unsent => {
                         "the connection ended during the TLS handshake; if this port speaks plain HTTP, write http://"
                     }
+                    ErrorKind::UnexpectedEof => "the connection ended before an answer came",
                     _ => continue,
                 };
                 return passing(says);
@@ -115,6 +123,14 @@ fn tls_problem(error: &TlsError) -> String {
         TlsError::AlertReceived(alert) => format!("it refused the TLS handshake: {}", in_words(alert)),
         TlsError::General(text) => format!("TLS does not work: {text}"),
         other => format!("the TLS handshake failed: {}", in_words(other)),
+    }
+}
+
+/// The same where the handshake had succeeded.
+fn broken_tls(error: &TlsError) -> String {
+    match error {
+        TlsError::AlertReceived(alert) => format!("it ended the TLS connection: {}", in_words(alert)),
+        other => format!("its answer was damaged on the way: {}", in_words(other)),
     }
 }
 
@@ -265,5 +281,8 @@ mod tests {
             "the TLS handshake failed: peer incompatible: no cipher suites in common"
         );
         assert_eq!(tls_problem(&alert), "it refused the TLS handshake: handshake failure");
+        let ended = TlsError::AlertReceived(AlertDescription::InternalError);
+        assert_eq!(broken_tls(&ended), "it ended the TLS connection: internal error");
+        assert_eq!(broken_tls(&TlsError::DecryptError), "its answer was damaged on the way: decrypt error");
     }
 }

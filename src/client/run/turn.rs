@@ -296,6 +296,8 @@ impl Turn<'_> {
     /// Gives up what a request may have got. After a refusal each gateway is asked at most once, and the one that refused
     /// is not: it would count one more wrong key. Returns whether a gateway has confirmed it.
     async fn give_up(&mut self, is_refused: bool) -> bool {
+        // One whose answer was no HTTP may be a gateway that has granted the lock.
+        self.gateways.forgive_strangers();
         while self.gateways.release(true, GIVING_UP_MAY_TAKE).await.is_none() {
             if is_refused || !self.gateways.may_answer() {
                 return false;

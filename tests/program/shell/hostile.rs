@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use kit::Proxy;
+use kit::proxy::{Fate, Framing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::door::Door;
-use crate::run::kit::Scene;
+use crate::run::kit::{Scene, is_held};
 use crate::run::shape::Recorder;
 
 const TOKEN: &str = "a-token-of-16-chars";
@@ -146,6 +148,87 @@ async fn an_answer_that_cannot_be_read_is_not_taken_for_tls() {
     let ended = door.pipe_with(TOKEN, "release k --gateway-wait 0s").await;
     let ended = ended.expect_line(69, &["its answer cannot be read", "the lock may be free all the same"]);
     assert!(!ended.stderr.contains("TLS"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_whose_answer_is_no_http_is_given_back_and_if_it_cannot_be_that_is_told() {
+    let mut door = Door::plain().await;
+    let client = door.client();
+    let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
+    let url = std::mem::replace(&mut door.scene, Scene::at(proxy.url())).url;
+    let garbage = || Fate::Instead("no word of HTTP\r\n".to_owned());
+    let said = "probably TLS: write https://";
+
+    proxy.set_policy(move |message| if message.starts_with(b"PUT") { garbage() } else { Fate::Pass });
+    for words in [
+        "acquire k --ttl 5m --token-file token",
+        "run --ttl 5m k -- touch wrong",
+        "once --ttl 5m --no-takeover k -- touch wrong",
+    ] {
+        let ended = door.pipe(words).await.expect_line(2, &[said]);
+        assert!(!ended.stderr.contains(" may "), "{ended:?}");
+    }
+    assert!(!is_held(&client, "k").await);
+    client.get("/once/k").send().await.expect(404);
+    assert!(!door.scene.path("token").exists() && !door.scene.path("wrong").exists());
+
+    // No release arrives.
+    proxy.set_policy(move |message| if message.starts_with(b"PUT") { garbage() } else { Fate::CutBefore });
+    let ended = door.pipe("acquire k --ttl 5m --token-file token").await;
+    let left = "the lock may stay taken until its ttl ends";
+    ended.expect_line(2, &[said, left, "its token is in \"token\""]);
+    assert!(is_held(&client, "k").await);
+
+    proxy.set_policy(move |_| garbage());
+    for (words, doubt) in [
+        ("renew k --token-file token", "the lease may be longer all the same"),
+        ("release k --token-file token", "the lock may be free all the same"),
+    ] {
+        door.pipe(words).await.expect_line(2, &[said, doubt]);
+    }
+    door.pipe(&format!("release k --token-file token --url {url}")).await.expect_line(76, &["not held"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_whose_answer_is_damaged_within_tls_is_told_of_and_its_token_stays() {
+    let mut door = Door::open(false, true).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let damaging = format!("https://{}", listener.local_addr().unwrap());
+    let url = std::mem::replace(&mut door.scene, Scene::at(damaging)).url;
+    let look = format!("status k --url {url}");
+    let ended = tokio::select! {
+        ended = door.pipe("acquire k --ttl 5m --gateway-wait 0s --token-file token") => ended,
+        () = damages(&listener, &door, &look) => unreachable!(),
+    };
+    let left = "the lock may stay taken until its ttl ends";
+    ended.expect_line(69, &["damaged on the way", left, "its token is in \"token\""]);
+}
+
+/// Damages what a gateway says with TLS after a handshake, once the lock has been held. All else passes.
+async fn damages(listener: &TcpListener, door: &Door, look: &str) {
+    const HANDSHAKE: u8 = 22;
+    let mut has_been_held = false;
+    loop {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut gateway = TcpStream::connect(door.gateway.address).await.unwrap();
+        let (mut asked, mut said) = (Vec::new(), Vec::new());
+        loop {
+            let read = tokio::select! {
+                read = client.read_buf(&mut asked) => read,
+                read = gateway.read_buf(&mut said) => read,
+            };
+            if said.first().is_some_and(|kind| *kind != HANDSHAKE) {
+                has_been_held = has_been_held || door.pipe(look).await.status == Some(0);
+                *said.last_mut().unwrap() ^= u8::from(has_been_held);
+            }
+            let passed = gateway.write_all(&asked).await.and(client.write_all(&said).await);
+            if passed.is_err() || !read.is_ok_and(|read| read > 0) {
+                break;
+            }
+            asked.clear();
+            said.clear();
+        }
+    }
 }
 
 /// Where a server answers each request with this, and then with more and more of that.
