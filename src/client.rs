@@ -97,6 +97,11 @@ impl AcquireSettings {
         self.all_keys().map(|key| format!("{:?}", key.as_str())).collect::<Vec<_>>().join(", ")
     }
 
+    /// Its place, where others may hold it too. A lock that was taken with all of its slots is told without one: it has the first.
+    pub(crate) fn slot(&self, told: Option<u64>) -> Option<u64> {
+        told.or(self.slots.map(|_| 1))
+    }
+
     /// How a sentence about it goes on, for one lock and for several.
     pub(crate) fn said_of(&self, one: &'static str, several: &'static str) -> &'static str {
         if self.others.is_empty() { one } else { several }

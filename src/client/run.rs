@@ -225,11 +225,9 @@ fn start(
     } else {
         ("LOCK_KEY", None)
     };
-    // A lock that was taken with all of its slots is told without one: it has the first.
-    let slot = |slot: Option<u64>| slot.or(settings.lock.slots.map(|_| 1));
     if held.locks.is_empty() {
         command.env(name, settings.lock.key.as_str()).env("FENCING_TOKEN", held.fencing_token.to_string());
-        if let Some(slot) = slot(held.slot) {
+        if let Some(slot) = settings.lock.slot(held.slot) {
             command.env("LOCK_SLOT", slot.to_string());
         }
     }
@@ -238,7 +236,7 @@ fn start(
         let values = [
             Some(lock.key.clone()),
             Some(lock.fencing_token.to_string()),
-            slot(lock.slot).map(|slot| slot.to_string()),
+            settings.lock.slot(lock.slot).map(|slot| slot.to_string()),
         ];
         for (name, value) in NAMES_OF_SEVERAL.into_iter().zip(values) {
             command.envs(value.map(|value| (format!("{name}_{number}"), value)));

@@ -36,7 +36,8 @@ pub(super) struct LeaseArgs {
 
     /// How many may hold the lock at once, this one included: 1 to 1000, or any
     ///
-    /// The smallest number counts that a holder says. The command finds its own slot in LOCK_SLOT.
+    /// The smallest number counts that a holder says. The command of `run` finds its own slot in LOCK_SLOT, and
+    /// `acquire --json` prints it.
     #[arg(long, help_heading = "Lease", value_parser = slots, value_name = "NUMBER")]
     slots: Option<Slots>,
 

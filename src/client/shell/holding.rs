@@ -33,6 +33,8 @@ struct LeaseLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<&'a str>,
     fencing_token: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<u64>,
     /// What is left when it is printed.
     ttl_ms: u64,
 }
@@ -51,6 +53,7 @@ pub(super) async fn acquire(settings: &TakeSettings) -> Result<u8, CommandFailur
     let (failure, may_be_held) = match take(&mut gateways, lock, &mut signals, &Terminal::open()).await {
         Err(not_taken) => (not_taken.explain(lock, BUSY), not_taken.may_be_held),
         Ok(held) => {
+            let held = HeldGrant { slot: lock.slot(held.slot), ..held };
             let text = told(lock.key.as_str(), file.is_none().then_some(&token), held, *json)?;
             // After a signal, or where the tokens cannot be printed, the script would not know what it holds.
             let printed = tokio::select! {
@@ -89,14 +92,15 @@ fn told(
     held: HeldGrant,
     json: bool,
 ) -> Result<String, CommandFailure> {
-    let (token, fencing_token) = (token.map(LeaseToken::reveal), held.fencing_token);
+    let (token, fencing_token, slot) = (token.map(LeaseToken::reveal), held.fencing_token, held.slot);
     if json {
-        return json_line(&LeaseLine { key, token, fencing_token, ttl_ms: left_ms(held) });
+        return json_line(&LeaseLine { key, token, fencing_token, slot, ttl_ms: left_ms(held) });
     }
     if io::stdout().is_terminal() {
         let mut fields = Vec::new();
         fields.extend(token.map(|token| ("lease token", token.to_owned())));
         fields.push(("fencing token", fencing_token.to_string()));
+        fields.extend(slot.map(|slot| ("slot", slot.to_string())));
         fields.push(("time left", for_people(left_ms(held))));
         return Ok(record(&fields));
     }

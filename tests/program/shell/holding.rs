@@ -21,6 +21,24 @@ async fn a_script_holds_a_lock_from_one_line_to_another_without_eval() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_script_and_a_person_are_told_which_slot_they_have() {
+    let door = Door::plain().await;
+    let slot = async |words: &str| door.json(words).await[0]["slot"].as_u64();
+    assert_eq!(slot("acquire k --slots 3 --ttl 5m").await, Some(1));
+    assert_eq!(slot("acquire k --slots 3 --ttl 5m --token-file token").await, Some(2));
+    let mut person = door.person(&["acquire", "k", "--slots", "3", "--ttl", "5m"]);
+    assert_eq!(person.status().await, Some(0));
+    let screen = person.screen();
+    let shown = screen.lines().find_map(|line| line.strip_prefix("slot")).map(str::trim);
+    assert_eq!(shown, Some("3"), "{screen}");
+    // One that holds it alone has the first, and a lock without slots has none.
+    assert_eq!(slot("acquire alone --slots 1 --ttl 5m").await, Some(1));
+    assert_eq!(slot("acquire other --ttl 5m").await, None);
+    // The line for scripts has the same words as ever.
+    door.acquire("line --slots 3 --ttl 5m").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_file_is_new_and_for_its_owner_alone_and_goes_if_there_is_no_lock() {
     let door = Door::plain().await;
     let file = door.scene.path("token");
