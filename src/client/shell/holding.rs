@@ -14,14 +14,16 @@ use super::output::{json_line, print, record};
 use super::{LeaseSettings, RenewSettings, TakeSettings};
 use crate::client::run::{Signals, Terminal, take};
 use crate::client::{
-    BUSY, CommandFailure, Gateways, HeldGrant, LOST, REFUSED, ReleaseAnswer, RenewAnswer, by_signal,
-    fresh_token,
+    BUSY, CommandFailure, Gateways, HeldGrant, LOST, REFUSED, ReleaseAnswer, RenewAnswer, UNREACHABLE,
+    by_signal, fresh_token,
 };
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{LeaseToken, for_people};
 use crate::log::unseen::quoted;
 
 const RENEW: Aim = Aim { what: "renew the lease", doubt: "the lease may be longer all the same" };
+/// Asking may have taken longer than the lease had left.
+const LEASE_MAY_BE_OVER: &str = "it may be over by now: count from the last renewal that succeeded";
 const RELEASE: Aim = Aim { what: "release the lock", doubt: "the lock may be free all the same" };
 /// How long the release of a lock may take of which the script cannot be told.
 const TAKING_BACK_MAY_TAKE: Duration = Duration::from_secs(1);
@@ -121,7 +123,11 @@ pub(super) async fn renew(settings: &RenewSettings) -> Result<u8, CommandFailure
     let renewed =
         ask(&mut gateways, RENEW, async |gateway, patience| gateway.renew_once(*ttl, patience).await);
     let name = quoted(key.as_str());
-    match renewed.await?.answer {
+    let renewed = renewed.await.map_err(|failure| match failure.status {
+        UNREACHABLE => failure.and(LEASE_MAY_BE_OVER),
+        _ => failure,
+    });
+    match renewed?.answer {
         RenewAnswer::Held(held) => {
             if *json || io::stdout().is_terminal() {
                 print(&told(key.as_str(), None, held, *json)?)?;

@@ -123,6 +123,23 @@ async fn a_lock_that_may_be_left_behind_is_told_of_and_the_file_with_its_token_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_without_an_answer_says_that_the_lease_may_be_over() {
+    let mut door = Door::plain().await;
+    let (token, _) = door.acquire("k --ttl 5m").await;
+    let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
+    door.scene = Scene::at(proxy.url());
+    let over = "it may be over by now: count from the last renewal that succeeded";
+    proxy.set_policy(|_| Fate::CutWithin);
+    let ended = door.pipe_with(&token, "renew k --gateway-wait 0s").await;
+    ended.expect_line(69, &["cannot renew the lease", "the lease may be longer all the same", over]);
+    // No request was sent, so it is no longer.
+    door.scene = Scene::at(format!("http://127.0.0.1:{}", kit::server_port()));
+    let ended = door.pipe_with(&token, "renew k --gateway-wait 0s").await;
+    let ended = ended.expect_line(69, &["connection refused", over]);
+    assert!(!ended.stderr.contains("longer"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lock_whose_tokens_would_be_lost_is_not_taken() {
     let door = Door::plain().await;
     for output in [">&-", "1</dev/null"] {
