@@ -82,8 +82,9 @@ impl NotTaken {
             Cause::Signal(signal) => (by_signal(signal.as_raw()), String::new()),
             Cause::Busy => (busy, format!("{name} {} busy: {reason}", settings.said_of("is", "are"))),
             Cause::Abandoned => {
-                let why = "an earlier run may have done the work, and has stored no result: find out, then break the record, or run \
-                           it without --no-takeover";
+                let why = "an earlier run may have done the work, and has stored no result: find out; if nothing was done, \
+                           break its record by DELETE /once with force=true and clean=true, as fencepost break knows only \
+                           locks; without --no-takeover, the command runs again";
                 (ABANDONED, format!("{name} is not begun: {why}"))
             }
             Cause::Done(_) => (0, String::new()),

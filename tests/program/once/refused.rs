@@ -31,7 +31,8 @@ async fn without_take_over_nothing_runs_that_may_have_run_before() {
     // Where nothing has run, it runs; and a failure counts.
     scene.do_work(&["--no-takeover"], "exit 1").await.expect_silent(1);
     let ended = scene.do_work(&["--no-takeover", "--wait", "0s"], "echo >ran").await;
-    ended.expect_line(77, &["the work \"k\" is not begun", "may have done the work"]);
+    let way_out = "by DELETE /once with force=true and clean=true";
+    ended.expect_line(77, &["the work \"k\" is not begun", "may have done the work", way_out]);
     assert!(!scene.path("ran").exists());
     client.delete("/once/k?force=true&clean=true").send().await.expect(204);
     scene.do_work(&["--no-takeover"], "true").await.expect_silent(0);
