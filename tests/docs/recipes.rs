@@ -24,6 +24,7 @@ mod ci;
 mod claiming;
 mod cron;
 mod curl;
+mod environment;
 mod faulty_proxy;
 mod handlers;
 mod idempotency;

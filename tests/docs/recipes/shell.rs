@@ -13,6 +13,7 @@ use kit::{RedisServer, eventually, signal};
 on_each_gateway!(
     a_connection_holds_the_lock_for_as_long_as_the_command_runs,
     a_script_that_is_ended_ends_its_command_and_frees_its_lock,
+    a_script_whose_group_is_ended_keeps_its_lock_until_its_command_has_ended,
     a_script_that_loses_its_lock_ends_its_command_and_says_why,
     a_command_at_its_longest_hold_has_time_to_end_before_its_lease_does,
     of_several_machines_with_the_crontab_of_hold_one_does_the_work,
@@ -83,6 +84,45 @@ async fn a_script_that_is_ended_ends_its_command_and_frees_its_lock(scene: Scene
         assert!(scene.read("notes").ends_with("\nasked to end\n"), "{name}");
         scene.becomes_free("k").await;
     }
+}
+
+/// `timeout` and systemd send their signal to all processes of a script at once.
+fn signal_group(child: &Child, name: &str) {
+    let group = format!("-{}", child.id().unwrap());
+    let sent = std::process::Command::new("kill").args(["-s", name, "--", &group]).status();
+    assert!(sent.unwrap().success());
+}
+
+async fn a_script_whose_group_is_ended_keeps_its_lock_until_its_command_has_ended(scene: Scene) {
+    scene.program(
+        "job",
+        &super::JOB.replace("to end >>notes;", "to end >>notes; sleep 2; echo ended >>notes;"),
+    );
+    let look = async || scene.client.get("/locks/k").send().await;
+    for name in ["TERM", "HUP"] {
+        let _ = fs::remove_file(scene.shell.path("notes"));
+        let child = scene.script("hold", &["k", "./job"]).process_group(0).spawn().unwrap();
+        scene.starts_to_run().await;
+        let mut next = scene.script("hold", &["k", "sh", "-c", "echo the next one runs >>notes"]);
+        let next = next.env("WAIT", "30s").spawn().unwrap();
+        eventually("it waits", async || look().await.json()["waiters"] == 1).await;
+        // One that waits leaves the queue.
+        let mut left = scene.script("hold", &["k", "touch", "wrong"]);
+        let left = left.env("WAIT", "30s").process_group(0).spawn().unwrap();
+        eventually("both wait", async || look().await.json()["waiters"] == 2).await;
+        signal_group(&left, name);
+        assert_eq!(Scene::end(left).await.code, Some(143));
+        eventually("one waits", async || look().await.json()["waiters"] == 1).await;
+        signal_group(&child, name);
+        // The status of the command is lost to bash where both end at once.
+        let said = Scene::end(child).await;
+        assert!(matches!(said.code, Some(4 | 129 | 143)), "{said:?}");
+        Scene::end(next).await.expect(0, "");
+        let notes = scene.read("notes");
+        assert!(notes.ends_with("ended\nthe next one runs\n"), "{notes}");
+        scene.becomes_free("k").await;
+    }
+    assert!(!scene.shell.path("wrong").exists());
 }
 
 /// What comes after it would work at the same time otherwise.
@@ -285,9 +325,9 @@ async fn what_no_waiting_mends_ends_a_script_at_once() {
         assert!(!scene.shell.path("wrong").exists());
     }
     for (script, said) in [
-        ("hold", "deploy: no lock: no answer"),
-        ("in-turn", "deploy: no lock: HTTP 000"),
-        ("try-lock", "deploy: cannot ask"),
+        ("hold", "deploy: no lock: no answer: look at FENCEPOST_URL"),
+        ("in-turn", "deploy: no lock: HTTP 000: look at FENCEPOST_URL"),
+        ("try-lock", "deploy: cannot ask: look at FENCEPOST_URL"),
     ] {
         let mut several = scene.script(script, arguments_of(script));
         several.env("FENCEPOST_URL", "https://a.invalid,https://b.invalid");
