@@ -97,6 +97,32 @@ async fn claiming_in_sql_loses_no_update(scene: Scene) {
     Scene::say(deposit("1")).await.expect(75, "somebody newer has the lock");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_fails_is_not_taken_for_a_newer_holder() {
+    let scene = Scene::without_keys().await;
+    bank(&scene).await;
+    let deposit = |database: &str| {
+        let mut command = scene.script("deposit", &[database, "7", "10"]);
+        command.env("LOCK_KEY", "account:7").env("FENCING_TOKEN", "5");
+        command
+    };
+    Scene::say(deposit("empty.db")).await.expect(1, "the database failed").expect(1, "no such table");
+    // It fails after the claim.
+    sql(
+        &scene,
+        "CREATE TRIGGER full BEFORE UPDATE OF balance ON account BEGIN SELECT RAISE(ABORT, 'full'); END",
+    )
+    .await;
+    Scene::say(deposit("bank.db")).await.expect(1, "the database failed").expect(1, "full");
+    sql(&scene, "DROP TRIGGER full; ALTER TABLE account RENAME COLUMN balance TO money").await;
+    Scene::say(deposit("bank.db")).await.expect(1, "the database failed").expect(1, "no such column");
+    let mut numberless = deposit("bank.db");
+    numberless.env_remove("FENCING_TOKEN");
+    Scene::say(numberless).await.expect(2, "FENCING_TOKEN is no number");
+    scene.program("bin/sqlite3", "#!/bin/sh\nexit 127\n");
+    Scene::say(deposit("bank.db")).await.expect(1, "the database failed");
+}
+
 /// Runs the statements of a file with these values bound, and prints how many rows each of them changed.
 const BIND: &str = "import re, sqlite3, sys
 db = sqlite3.connect('bank.db', isolation_level=None)
