@@ -238,21 +238,19 @@ pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(
     timeout(BODY_TIMEOUT, look).await.unwrap_or_else(|_| refuse("the body did not end in time: send none"))
 }
 
-/// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, a stream that
-/// its client resets may look like one that has ended, unless it did with its head. Over HTTP/1.0, a body without a length is none.
+/// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, reading a
+/// stream that its client resets may end as if it were whole. Over HTTP/1.0, a body without a length is none.
 pub(super) async fn read_small_body(parts: &Parts, body: Body) -> Result<Bytes, Problem> {
-    let may_be_empty = match parts.version {
-        Version::HTTP_11 => true,
-        version => version > Version::HTTP_11 && body.is_end_stream(),
-    };
-    let limited = Limited::new(body, LARGEST_SMALL_BODY);
-    let collected = timeout(BODY_TIMEOUT, limited.collect()).await;
+    let mut limited = Limited::new(body, LARGEST_SMALL_BODY);
+    let collected = timeout(BODY_TIMEOUT, (&mut limited).collect()).await;
     let collected = collected.map_err(|_| bad_parameter("body", "the body did not end in time"))?;
     let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
     let bytes = collected.map(|body| body.to_bytes()).ok();
-    let is_whole = |bytes: &Bytes| match announced_bytes(&parts.headers) {
-        Some(length) => bytes.len() == length,
-        None => may_be_empty || !bytes.is_empty(),
+    let is_whole = |bytes: &Bytes| match (announced_bytes(&parts.headers), parts.version) {
+        (Some(length), _) => bytes.len() == length,
+        (None, Version::HTTP_11) => true,
+        // Only now: a client may end its stream with an empty frame behind the head.
+        (None, version) => version > Version::HTTP_11 && limited.is_end_stream(),
     };
     bytes.filter(is_whole).ok_or_else(|| bad_parameter("body", detail))
 }

@@ -8,7 +8,7 @@ pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
 
-/// Of HEADERS: nothing follows them.
+/// Of HEADERS and DATA: nothing follows them.
 pub const END_STREAM: u8 = 1;
 /// Of HEADERS: all headers have been said.
 pub const END_HEADERS: u8 = 4;
