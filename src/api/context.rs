@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::http::{HeaderValue, Method};
 
+use super::route::is_of_tool;
 use crate::access::{Caller, Right};
 use crate::audit::{Audit, Who};
 use crate::lock::LockKey;
@@ -55,6 +56,8 @@ impl Operation {
             ("DELETE", ONCE_PATH | ONCE_QUERY) => Self::GiveUp,
             ("GET" | "HEAD", ONCE_PATH | ONCE_QUERY) => Self::OnceLook,
             ("GET" | "HEAD", "/records") => Self::Records,
+            // Also where the request is refused before it is known which lock it is about.
+            _ if is_of_tool(route) => Self::Facade,
             _ => Self::Other,
         }
     }

@@ -64,6 +64,11 @@ pub(super) fn route_of(path: &str) -> &'static str {
     OF_TOOLS.iter().find_map(named).unwrap_or(NONE)
 }
 
+/// Whether a route asks for locks in the protocol of another tool.
+pub(super) fn is_of_tool(route: &str) -> bool {
+    route == "/terraform" || OF_TOOLS.iter().any(|(_, of_tool)| *of_tool == route)
+}
+
 /// Whether an address needs no key.
 pub(super) fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || OPEN_BELOW.iter().any(|open| path.starts_with(open))

@@ -6,7 +6,8 @@ mod terraform;
 
 use kit::gateway::run;
 use kit::keys::KeysFile;
-use kit::{Client, Gateway};
+use kit::metrics::{Scrape, metrics_address};
+use kit::{Client, Gateway, eventually};
 use serde_json::Value;
 
 /// What a gateway lists of its locks: key and owner.
@@ -121,11 +122,53 @@ async fn a_body_that_lacks_a_field_is_told_which() {
     }
 }
 
+/// Without a key, with a body that cannot be read, and by a method that the protocol does not have.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_before_its_lock_is_known_is_counted_as_a_tools() {
+    let mut keys = KeysFile::new();
+    let key = keys.add_for_all("ci", "\"acquire\"");
+    keys.write();
+    let flag = keys.flag();
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.log");
+    let common = ["--store", "memory:", &flag[0], &flag[1], "--metrics-listen", "127.0.0.1:0"];
+    let tools =
+        ["--terraform", "--dapr", "--fleet-lock", "default=1", "--audit-log", audit.to_str().unwrap()];
+    let gateway = Gateway::start(&[&common[..], &tools[..]].concat()).await;
+    let client = Client::new(gateway.address);
+    let requests = [
+        ("LOCK", "/terraform/k"),
+        ("UNLOCK", "/terraform?key=k"),
+        ("POST", "/v1.0-alpha1/lock/s"),
+        ("POST", "/v1.0-alpha1/unlock/s"),
+        ("POST", "/fleet-lock/v1/pre-reboot"),
+        ("POST", "/fleet-lock/v1/steady-state"),
+    ];
+    for (method, address) in requests {
+        let call = || client.call(method, address).header("fleet-lock-protocol", "true").body("x");
+        call().send().await.expect_problem(401, "key-required");
+        call().key(&key).send().await.expect(400);
+    }
+    client.get("/terraform/k").key(&key).send().await.expect(405);
+    for (problem, times) in [("key-required", 6.0), ("bad-parameter", 6.0), ("method-not-allowed", 1.0)] {
+        let numbers = metrics_address(&gateway);
+        let counted = async || Scrape::of(numbers).await.requests("facade", problem) == times;
+        eventually(&format!("{problem} is counted"), counted).await;
+    }
+    // They are written after the answers.
+    let noted = async || {
+        let uses = std::fs::read_to_string(&audit).unwrap();
+        uses.lines().filter(|line| line.contains(r#""operation":"facade""#)).count() == 7
+    };
+    eventually("each use of the key is written", noted).await;
+}
+
 /// Tools that can send no `Bearer` show a key as the password, elsewhere too, or where Dapr has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_may_be_a_password() {
     let mut keys = KeysFile::new();
     let key = keys.add_for_all("ci", "\"acquire\", \"inspect\"");
+    let of_tool = keys.add_for_all("tool", "\"acquire\"");
     keys.write();
     let flag = keys.flag();
     let flags = ["--store", "memory:", "--terraform", "--dapr", &flag[0], &flag[1]];
@@ -146,6 +189,9 @@ async fn a_key_may_be_a_password() {
         let answer = client.get("/locks/k").header("Authorization", &shown).send().await;
         assert_eq!(answer.status, expected, "{shown}");
     }
+    // It may do all that a tool asks for, and not look.
+    let look = client.get("/locks/k").header("Authorization", basic(format!("tool:{of_tool}")));
+    look.send().await.expect_problem(403, "right-missing");
     let dapr = |path| client.get(path).header("dapr-api-token", &key);
     let unlock = |token: &str| {
         let body = r#"{"resourceId":"7","lockOwner":"a"}"#;

@@ -127,10 +127,6 @@ impl LockQuery for TerraformQuery {
         });
         Ok(Self { ttl })
     }
-
-    fn asked(&self, key: LockKey) -> Asked {
-        Asked { operation: Some(Operation::Facade), ..Asked::of(Self::RIGHT, Some(key)) }
-    }
 }
 
 /// The query of a `POST /hold`.

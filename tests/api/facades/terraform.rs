@@ -286,7 +286,9 @@ async fn a_request_that_its_client_has_reset_forces_no_lock_open() {
     client.call("LOCK", "/terraform/k").body(lock_info("1", "a")).send().await.expect(200);
     let is_free = async || client.get("/locks/k").send().await.status == 404;
     let begun = [None, Some(""), Some(r#"{"ID":"1"}"#)];
-    for (method, begun) in ["UNLOCK", "DELETE"].into_iter().flat_map(|method| begun.map(|body| (method, body))) {
+    for (method, begun) in
+        ["UNLOCK", "DELETE"].into_iter().flat_map(|method| begun.map(|body| (method, body)))
+    {
         let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
         let mut bytes = [h2::PREFACE, &h2::frame(h2::SETTINGS, 0, 0, &[])].concat();
         let block = h2::header_block(method, "/terraform/k");

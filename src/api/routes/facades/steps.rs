@@ -6,7 +6,7 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use crate::access::{Caller, Right};
-use crate::api::context::{Asked, Operation};
+use crate::api::context::Asked;
 use crate::api::extract::{bad_parameter, context_of};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::routes::taking::{not_taken, tenant_of};
@@ -17,8 +17,7 @@ use crate::service::{AcquireRequest, GrantGuard, NotAcquired, Outcome};
 /// Who asks, if that is allowed for this lock.
 pub(super) fn permitted(parts: &Parts, key: &LockKey) -> Result<Caller, Problem> {
     let (context, caller) = context_of(parts)?;
-    let asked = Asked::of(Right::Acquire, Some(key.clone()));
-    context.set_asked(Asked { operation: Some(Operation::Facade), ..asked });
+    context.set_asked(Asked::of(Right::Acquire, Some(key.clone())));
     caller.check(Right::Acquire, key)?;
     Ok(caller)
 }
