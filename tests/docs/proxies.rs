@@ -273,6 +273,22 @@ async fn a_firewall_with_the_owasp_rules_lets_locks_be_taken() {
             assert_eq!(status, expected, "{method} {address}: {answer}");
         }
     }
+    let token = format!("Lease-Token: {}", fresh_token());
+    let result = ["-H", &token, "-H", "Content-Type: text/plain", "-d", "cat /etc/passwd; <script>"];
+    for key in attacks {
+        let (record, records) = (format!("/once?key={key}"), format!("/records?prefix={key}"));
+        let terraform = format!("/terraform?key={key}");
+        for (method, address, args, expected) in [
+            ("PUT", &record, &result[..2], 201),
+            ("POST", &record, &result, 200),
+            ("GET", &record, &[], 200),
+            ("GET", &records, &[], 200),
+            ("LOCK", &terraform, &[], 404),
+        ] {
+            let (status, answer) = front.ask(method, address, args).await;
+            assert_eq!(status, expected, "{method} {address}: {answer}");
+        }
+    }
     // Those of Terraform reach the gateway, which says itself that it does not speak its protocol.
     for method in ["LOCK", "UNLOCK"] {
         assert_eq!(front.ask(method, "/terraform/k", &[]).await.0, 404, "{method}");

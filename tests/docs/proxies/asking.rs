@@ -110,8 +110,14 @@ async fn lets_only_the_holder_through(kind: Kind) {
     let number = granted.fencing_token();
     assert_eq!(guarded.status(Some(number), &[]).await, 200, "{}", guarded.log());
     // What the client says to the application is not for Fencepost.
-    let headers =
-        [("authorization", "Basic YTpi"), ("origin", "http://elsewhere.example"), ("cookie", "a=b")];
+    let headers = [
+        ("authorization", "Basic YTpi"),
+        ("origin", "http://elsewhere.example"),
+        ("cookie", "a=b"),
+        // Fencepost refuses a request with two of them.
+        ("lease-token", "abcdefghijklmnopqrst"),
+        ("lease-token", "abcdefghijklmnopqrst"),
+    ];
     assert_eq!(guarded.status(Some(number), &headers).await, 200);
     assert_eq!(guarded.status(Some(number + 1), &[]).await, 403);
     // By another name of the proxy, too.
