@@ -28,8 +28,8 @@ impl LockService {
 
     /// Breaks a lock of any holder; with a `number`, only if the grant of that number holds it.
     ///
-    /// It ends one grant at most: the one that a first look finds. It never touches a later holder, even if its command
-    /// is sent again, or arrives late.
+    /// It ends one grant at most: the one that is named, or that a first look finds. It never touches a later holder,
+    /// even if its command is sent again, or arrives late.
     pub async fn break_lock(
         &self,
         key: &LockKey,
@@ -37,20 +37,24 @@ impl LockService {
     ) -> Result<Broken, StoreError> {
         let deadline = self.deadline();
         let look = Inspect { key: key.clone(), token: None };
-        let (first, sharing) = match self.settle_call(deadline, look).await.map_err(nothing_done)?.answer {
-            Inspected::Free { .. } => return Ok(Broken::NotHeld),
-            Inspected::Held { lease, sharing, .. } => (lease, sharing),
-        };
-        // Of several, only the one that was named: a look shows at most a hundred of them, and the store knows all.
-        let (found, seen, shows_all) = match (number, sharing) {
-            (None, Some(_)) => return Ok(Broken::HeldBySeveral),
-            (Some(number), Some(sharing)) => {
-                let shows_all = sharing.holders.len() as u64 >= sharing.held;
-                let is_its = |lease: &Lease| lease.fencing_token == number;
-                (number, sharing.holders.into_iter().find(is_its), shows_all)
-            }
-            (Some(number), None) if number != first.fencing_token => return Ok(Broken::HeldByAnother),
-            (_, None) => (first.fencing_token, Some(first), true),
+        // A grant that is named can be ended also where it is not known who holds the lock. That needs time, too.
+        let look_until = number.map_or(deadline, |_| deadline - self.store_timeout / 2);
+        let (found, seen, shows_all) = match (self.settle_call(look_until, look).await, number) {
+            (Err(StoreError::Unknown(_)), Some(number)) => (number, None, false),
+            (looked, number) => match (looked.map_err(nothing_done)?.answer, number) {
+                (Inspected::Free { .. }, _) => return Ok(Broken::NotHeld),
+                (Inspected::Held { sharing: Some(_), .. }, None) => return Ok(Broken::HeldBySeveral),
+                // Of several, only the one that was named: a look shows at most a hundred of them, and the store knows all.
+                (Inspected::Held { sharing: Some(sharing), .. }, Some(number)) => {
+                    let shows_all = sharing.holders.len() as u64 >= sharing.held;
+                    let is_its = |lease: &Lease| lease.fencing_token == number;
+                    (number, sharing.holders.into_iter().find(is_its), shows_all)
+                }
+                (Inspected::Held { lease, .. }, Some(number)) if number != lease.fencing_token => {
+                    return Ok(Broken::HeldByAnother);
+                }
+                (Inspected::Held { lease, .. }, _) => (lease.fencing_token, Some(lease), true),
+            },
         };
         let end = Break { key: key.clone(), fence: found };
         let settled = self.watch.or_unclear(key, self.settle_call(deadline, end).await)?;

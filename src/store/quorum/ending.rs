@@ -10,11 +10,11 @@ use super::QuorumStore;
 use super::member::fast_path::{FreeOwn, Shortcut};
 use super::member::{MemberAnswer, MemberCall, Until};
 use super::poll::{Inquiry, heard};
-use super::reports::{count, drift};
+use super::reports::{count, drift, held_locks};
 use super::scripts;
 use crate::clock::whole_ms;
 use crate::lock::{
-    Attempt, Broken, Ended, FencingToken, LockKey, ReleaseEffect, Released, RolledBack, TokenHash,
+    Attempt, Broken, Ended, FencingToken, Lease, LockKey, ReleaseEffect, Released, RolledBack, TokenHash,
 };
 use crate::store::redis::scripts::{ScriptReply, known as known_arg};
 use crate::store::{AnswerTo, Break, KnownTo, StoreError, Tombstone};
@@ -134,12 +134,20 @@ impl QuorumStore {
         Arc::new(self.call(&scripts::BREAK, key, self.keys_of(key, token), args, Until::Always))
     }
 
-    /// Ends the grant of this number, if most servers hold the lock by it.
+    /// Ends the grant of this number, if most servers hold the lock by it. Where it is not known whether they do, it is ended
+    /// all the same if some server has it: a number is given once, so no other grant is touched. The outcome is unknown then.
     pub(super) async fn break_all(&self, Break { key, fence }: &Break, deadline: Instant) -> AnswerTo<Break> {
-        let (holder, lease) = match self.holder(key, None, deadline).await? {
-            None => return Ok(Broken::NotHeld),
-            Some((_, lease)) if lease.fencing_token != *fence => return Ok(Broken::HeldByAnother),
-            Some(held) => held,
+        let mut look = self.pollster.ask(&self.to_inspect(key, None), deadline);
+        let is_named = |lease: &Lease| lease.fencing_token == *fence;
+        let (holder, lease) = match self.holder_by(&mut look, deadline).await {
+            Ok(None) => return Ok(Broken::NotHeld),
+            Ok(Some((_, lease))) if !is_named(&lease) => return Ok(Broken::HeldByAnother),
+            Ok(Some((holder, lease))) => (holder, Ok(lease)),
+            Err(error) => {
+                let mut reported = held_locks(&look.answers, |_| true).into_iter();
+                let Some(held) = reported.find(|held| is_named(&held.lease)) else { return Err(error) };
+                (held.holder, Err(error))
+            }
         };
         let call = self.to_break(key, &holder, *fence);
         let mut poll = self.pollster.ask(&call, deadline);
@@ -153,6 +161,7 @@ impl QuorumStore {
         }
         let has_ended = count(&poll.answers, 0) > 0;
         self.pollster.see_through(&call, poll);
+        let lease = lease?;
         // It may have been released just before.
         Ok(if has_ended { Broken::Broken(lease) } else { Broken::NotHeld })
     }

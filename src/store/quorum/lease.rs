@@ -130,7 +130,7 @@ impl QuorumStore {
         });
     }
 
-    fn to_inspect(&self, key: &LockKey, token: Option<&TokenHash>) -> Arc<MemberCall> {
+    pub(super) fn to_inspect(&self, key: &LockKey, token: Option<&TokenHash>) -> Arc<MemberCall> {
         let shown = token.map(ToString::to_string).unwrap_or_default();
         Arc::new(self.call(&scripts::INSPECT, key, vec![self.keys.lock(key)], vec![shown], Until::Always))
     }
@@ -142,8 +142,17 @@ impl QuorumStore {
         token: Option<&TokenHash>,
         deadline: Instant,
     ) -> Result<Option<(TokenHash, Lease)>, StoreError> {
+        let mut look = self.pollster.ask(&self.to_inspect(key, token), deadline);
+        self.holder_by(&mut look, deadline).await
+    }
+
+    /// Who holds a lock, by a look at all servers.
+    pub(super) async fn holder_by(
+        &self,
+        poll: &mut Inquiry,
+        deadline: Instant,
+    ) -> Result<Option<(TokenHash, Lease)>, StoreError> {
         let (quorum, blocking) = (self.pollster.membership.quorum(), self.pollster.membership.blocking());
-        let mut poll = self.pollster.ask(&self.to_inspect(key, token), deadline);
         let held = |answers: &[Option<MemberAnswer>]| {
             let held = most_held(answers, quorum)?;
             let mut lease = held.by(quorum)?;
@@ -159,13 +168,21 @@ impl QuorumStore {
         if let Some((_, held)) = held(&poll.answers) {
             return Ok(Some(held));
         }
-        let silent = undecided(&poll);
-        let most = held_locks(&poll.answers, |_| true).iter().map(ReportedLock::count).max().unwrap_or(0);
+        let silent = undecided(poll);
+        let reported = held_locks(&poll.answers, |_| true);
+        let most = reported.iter().map(ReportedLock::count).max().unwrap_or(0);
         // A silent server may hold it too.
         if free(&poll.answers) || poll.heard().count() >= quorum && most + silent < quorum {
             return Ok(None);
         }
-        Err(poll.too_few())
+        // An operator who is told of the grant may break it.
+        let told = reported.iter().map(|held| {
+            format!("; the grant {} has the lock on {} of them", held.lease.fencing_token.get(), held.count())
+        });
+        Err(match poll.too_few() {
+            StoreError::Unknown(why) => StoreError::Unknown(told.fold(why, |why, grant| why + &grant)),
+            error => error,
+        })
     }
 
     /// Pins the token's grant, or claims it for a connection. Servers that lack the lock are given it.

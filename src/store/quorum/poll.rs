@@ -246,7 +246,8 @@ impl Inquiry {
         heard(&self.answers)
     }
 
-    /// That too few servers answered. Nothing happened if each of them says so, and none is still silent.
+    /// That too few servers answered, or that those which did do not agree. Nothing happened if each of them says so, and none is
+    /// still silent.
     pub(super) fn too_few(&self) -> StoreError {
         let mut is_certain = true;
         let mut reasons = Vec::new();
@@ -265,7 +266,15 @@ impl Inquiry {
             }
         }
         let (quorum, all) = (self.membership.quorum(), self.answers.len());
-        let reason = format!("{quorum} of {all} servers are needed: {}", reasons.join("; "));
+        let heard = self.heard().count();
+        // It is not the silent ones that are to blame then, or not alone.
+        let mut reason = match heard < quorum {
+            true => format!("{quorum} of {all} servers are needed"),
+            false => format!("the {heard} servers that answered do not agree"),
+        };
+        if !reasons.is_empty() {
+            reason = format!("{reason}: {}", reasons.join("; "));
+        }
         if is_certain { StoreError::Unavailable(reason) } else { StoreError::Unknown(reason) }
     }
 }

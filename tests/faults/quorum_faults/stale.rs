@@ -108,6 +108,38 @@ async fn is_in_quarantine(node: &RedisServer) -> bool {
     node.command::<Option<u64>>(&["HGET", RECORD, "since"]).await.is_some_and(|since| since > 0)
 }
 
+/// One server that counts has the lock, and the other one lacks it: neither are enough.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_too_few_servers_have_left_is_told_of_and_can_be_broken_by_its_number() {
+    let mut scene = Scene::start().await;
+    scene.grant_without(THIRD).await;
+    let path = scene.lock.split('?').next().unwrap().to_owned();
+    let number = scene.client.get(&path).send().await.expect(200).json()["fencing_token"].as_u64().unwrap();
+    scene.mend(THIRD);
+    scene.whole.quorum.nodes[SECOND].restart().await;
+    eventually("the grant is told of", async || {
+        let answer = scene.client.get(&path).send().await;
+        let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+        let names = format!("the grant {number} has the lock on 1 of them");
+        answer.status == 503
+            && ["do not agree: ", "quarantine", &names].into_iter().all(|part| detail.contains(part))
+    })
+    .await;
+    let forced = format!("{path}?force=true");
+    scene.client.delete(&forced).send().await.expect(503);
+    scene.client.delete(&format!("{forced}&fencing_token={}", number + 1)).send().await.expect(503);
+    // None of these has ended it.
+    scene.client.get(&path).send().await.expect(503);
+    eventually("it is over", async || {
+        let answer = scene.client.delete(&format!("{forced}&fencing_token={number}")).send().await;
+        assert!([503, 404].contains(&answer.status), "{}", answer.status);
+        answer.status == 404
+    })
+    .await;
+    eventually("the next client gets it", async || scene.client.put(&scene.lock).send().await.status == 201)
+        .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_whose_file_was_switched_off_has_no_say_by_what_the_file_says() {
     let mut scene = Scene::start().await;
