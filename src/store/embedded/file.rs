@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -22,7 +23,7 @@ use crate::store::StoreError;
 
 use super::batch_tables::BatchTables;
 use super::disk::{Disk, Handle, Scratch, create_private, lock};
-use super::life::{Moment, judge_clock, warn_if_ahead};
+use super::life::{MOST_APART, Moment, WrittenIn, judge_clock, nanoseconds, warn_if_ahead};
 use super::record::{Format, Record};
 use super::rows::{LOCKS, MARKS, SLOTS, TERMS, read_lock, read_mark, read_slot};
 use super::table::{Change, Table};
@@ -38,6 +39,10 @@ const FORMAT: &str = "format";
 const FENCE: &str = "fence";
 /// In `NUMBERS`: how many batches were written, by which a batch in doubt is found or missed.
 const BATCH: &str = "batch";
+/// In `NUMBERS`: what the wall clock would have said at boot, by the last batch, in nanoseconds,
+const WALL_AT_BOOT: &str = "wall-at-boot";
+/// and the number of that batch: an earlier version of the program writes batches without both.
+const WALL_AT_BOOT_OF: &str = "wall-at-boot-of";
 /// In `TEXTS`: the boot during which the file was written.
 const BOOT: &str = "boot";
 
@@ -62,8 +67,8 @@ type AnyError = Box<dyn Error + Send + Sync>;
 pub(super) struct StoreFile {
     database: Database,
     boot_id: String,
-    /// Whether the file says so, as it does once this process has written a batch.
-    says_boot: bool,
+    /// By the last batch of this process; `None` before its first, with which the file gets the boot and the layout.
+    wall_at_boot: Option<Duration>,
     format: u64,
     batch: u64,
 }
@@ -89,7 +94,7 @@ impl StoreFile {
             builder.create_with_backend(Handle(Arc::clone(disk))).map_err(|error| open_error(path, error))?;
         let head = Head::of(&database).map_err(|error| failed(path, &*error))?;
         let format = head.judge(path)?.max(Format::Terms as u64);
-        Ok(Self { database, boot_id: clock.boot_id(), says_boot: false, format, batch: head.batch })
+        Ok(Self { database, boot_id: clock.boot_id(), wall_at_boot: None, format, batch: head.batch })
     }
 
     /// Reads all of it into a table. Writes nothing.
@@ -109,6 +114,11 @@ impl StoreFile {
         self.batch
     }
 
+    /// Whether the wall clock was set since the last batch of this process.
+    pub(super) fn is_stepped(&self, now: Moment) -> bool {
+        self.wall_at_boot.is_some_and(|at_boot| now.wall_at_boot().abs_diff(at_boot) > MOST_APART)
+    }
+
     /// Writes what changed in `table` as one batch, and returns once it is on disk.
     ///
     /// [`StoreError::Unknown`] means that the batch may be on disk. After any error the file must be opened again.
@@ -126,7 +136,8 @@ impl StoreFile {
                 _ => StoreError::Unknown(text),
             }
         })?;
-        (self.batch, self.format, self.says_boot) = (self.batch + 1, format, true);
+        (self.batch, self.format) = (self.batch + 1, format);
+        self.wall_at_boot = Some(now.wall_at_boot());
         Ok(())
     }
 
@@ -137,18 +148,25 @@ impl StoreFile {
         let numbers = transaction.open_table(NUMBERS)?;
         let last = numbers.get(FENCE)?.map_or(0, |fence| fence.value());
         let texts = transaction.open_table(TEXTS)?;
-        let written_in = texts.get(BOOT)?.map(|boot| boot.value().to_owned()).unwrap_or_default();
-        let same_boot = !written_in.is_empty() && written_in == self.boot_id;
+        let boot = texts.get(BOOT)?.map(|boot| boot.value().to_owned()).unwrap_or_default();
+        let of = numbers.get(WALL_AT_BOOT_OF)?.map(|batch| batch.value());
+        let wall_at_boot = numbers.get(WALL_AT_BOOT)?.filter(|_| of == Some(self.batch));
+        let written_in = match !boot.is_empty() && boot == self.boot_id {
+            true => WrittenIn::ThisBoot,
+            false => WrittenIn::AnotherBoot {
+                wall_at_boot: wall_at_boot.map(|at_boot| Duration::from_nanos(at_boot.value())),
+            },
+        };
         let terms = transaction.open_table(TERMS)?;
         for row in transaction.open_table(LOCKS)?.iter()? {
             let (key, lock) = row?;
             let terms = terms.get(key.value())?.map(|terms| terms.value());
-            let (id, record) = read_lock(key.value(), lock.value(), terms, now, same_boot).ok_or(BAD_ROW)?;
+            let (id, record) = read_lock(key.value(), lock.value(), terms, now, written_in).ok_or(BAD_ROW)?;
             table.put(id, Some(record));
         }
         for row in transaction.open_table(MARKS)?.iter()? {
             let (key, mark) = row?;
-            let (id, record) = read_mark(key.value(), mark.value(), now, same_boot).ok_or(BAD_ROW)?;
+            let (id, record) = read_mark(key.value(), mark.value(), now, written_in).ok_or(BAD_ROW)?;
             table.put(id, Some(record));
         }
         if self.format >= Format::Works as u64 {
@@ -156,7 +174,7 @@ impl StoreFile {
             for row in transaction.open_table(ONCE)?.iter()? {
                 let (key, work) = row?;
                 let body = bodies.get(key.value())?.map(|body| Bytes::copy_from_slice(body.value()));
-                let found = read_work(key.value(), work.value(), body, now, same_boot);
+                let found = read_work(key.value(), work.value(), body, now, written_in);
                 let (id, record) = found.ok_or(BAD_ROW)?;
                 table.put(id, Some(record));
             }
@@ -164,7 +182,7 @@ impl StoreFile {
         if self.format >= Format::Slots as u64 {
             for row in transaction.open_table(SLOTS)?.iter()? {
                 let (key, slot) = row?;
-                let found = read_slot(key.value(), slot.value(), now, same_boot);
+                let found = read_slot(key.value(), slot.value(), now, written_in);
                 let (id, record) = found.ok_or(BAD_ROW)?;
                 table.put(id, Some(record));
             }
@@ -172,7 +190,7 @@ impl StoreFile {
         warn_if_ahead(last, now.wall);
         table.start_run(last, now.wall);
         table.take_changes();
-        if !same_boot {
+        if written_in != WrittenIn::ThisBoot {
             table.touch_all();
         }
         Ok(table)
@@ -199,7 +217,9 @@ impl StoreFile {
         let mut numbers = transaction.open_table(NUMBERS)?;
         numbers.insert(FENCE, table.last_fence())?;
         numbers.insert(BATCH, self.batch + 1)?;
-        if !self.says_boot || format != self.format {
+        numbers.insert(WALL_AT_BOOT, nanoseconds(now.wall_at_boot()))?;
+        numbers.insert(WALL_AT_BOOT_OF, self.batch + 1)?;
+        if self.wall_at_boot.is_none() || format != self.format {
             numbers.insert(FORMAT, format)?;
             transaction.open_table(TEXTS)?.insert(BOOT, self.boot_id.as_str())?;
         }

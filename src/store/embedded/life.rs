@@ -11,6 +11,9 @@ pub(super) type LifeRow = (u64, u64, u64);
 /// So much the last number may be ahead of a clock that runs right.
 const MOST_AHEAD: Duration = Duration::from_secs(10);
 
+/// By so much both clocks may be apart without a step: they are read one after the other. Slewing moves both alike.
+pub(super) const MOST_APART: Duration = Duration::from_millis(1);
+
 /// When a record ends, on the clock that counts since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
@@ -56,6 +59,21 @@ impl Moment {
     pub(super) fn now(clock: &dyn Clock) -> Self {
         Self { boot: clock.boot(), wall: clock.wall() }
     }
+
+    /// What the wall clock would have said at boot, if it had not been set since.
+    pub(super) fn wall_at_boot(self) -> Duration {
+        self.wall.saturating_sub(self.boot)
+    }
+}
+
+/// In which boot rows were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WrittenIn {
+    ThisBoot,
+    AnotherBoot {
+        /// The [`Moment::wall_at_boot`] of the last batch, where that is known.
+        wall_at_boot: Option<Duration>,
+    },
 }
 
 /// Refuses a wall clock at which no run of fencing tokens can begin: it is past the largest of them.
@@ -96,11 +114,18 @@ pub(super) fn life_row(life: Life, now: Moment) -> LifeRow {
 /// Within one boot the clock that counts since boot is exact. Over a reboot only the wall clock bridges the gap, and
 /// people may have set it. So after a reboot a life lasts at most the rest that it was last given, by a renewal or by
 /// an earlier reboot.
-pub(super) fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, same_boot: bool) -> Life {
+///
+/// If the wall clock was set between the row and the last batch, the end has two times by it. Which was right is not known, so the
+/// later one counts: a lock that stays for too long is better than one that is granted twice.
+pub(super) fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, written_in: WrittenIn) -> Life {
     let longest = Duration::from_millis(longest_ms);
-    let rest = match same_boot {
-        true => Duration::from_nanos(boot_ns).saturating_sub(now.boot),
-        false => Duration::from_nanos(wall_ns).saturating_sub(now.wall),
+    let (boot_end, wall_end) = (Duration::from_nanos(boot_ns), Duration::from_nanos(wall_ns));
+    let rest = match written_in {
+        WrittenIn::ThisBoot => boot_end.saturating_sub(now.boot),
+        WrittenIn::AnotherBoot { wall_at_boot } => {
+            let end = wall_at_boot.map_or(wall_end, |at_boot| wall_end.max(at_boot + boot_end));
+            end.saturating_sub(now.wall)
+        }
     };
     Life::starting(now.boot, rest.min(longest))
 }
@@ -115,6 +140,7 @@ mod tests {
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
+    const REBOOTED: WrittenIn = WrittenIn::AnotherBoot { wall_at_boot: None };
 
     fn moment(boot_s: u64, wall_s: u64) -> Moment {
         Moment { boot: Duration::from_secs(boot_s), wall: Duration::from_secs(wall_s) }
@@ -130,16 +156,16 @@ mod tests {
     fn within_one_boot_the_wall_clock_does_not_matter() {
         for wall in [0, 1_000_020, 9_000_000] {
             let now = moment(120, wall);
-            assert_eq!(restored(row(), now, true).left_ms(now.boot), 40_000);
+            assert_eq!(restored(row(), now, WrittenIn::ThisBoot).left_ms(now.boot), 40_000);
         }
         let now = moment(161, 1_000_020);
-        assert!(restored(row(), now, true).is_over(now.boot));
+        assert!(restored(row(), now, WrittenIn::ThisBoot).is_over(now.boot));
     }
 
     #[test]
     fn over_a_reboot_the_wall_clock_counts() {
         let now = moment(5, 1_000_020);
-        let life = restored(row(), now, false);
+        let life = restored(row(), now, REBOOTED);
         assert_eq!(life.left_ms(now.boot), 40_000);
         assert_eq!(life.longest, Duration::from_secs(40));
     }
@@ -148,8 +174,19 @@ mod tests {
     fn a_wall_clock_that_was_set_leaves_between_nothing_and_the_longest_life() {
         let mut now = moment(5, 1_000_020);
         now.wall -= HOUR;
-        assert_eq!(restored(row(), now, false).left_ms(now.boot), 60_000);
+        assert_eq!(restored(row(), now, REBOOTED).left_ms(now.boot), 60_000);
         now.wall += 2 * HOUR;
-        assert!(restored(row(), now, false).is_over(now.boot));
+        assert!(restored(row(), now, REBOOTED).is_over(now.boot));
+    }
+
+    #[test]
+    fn over_a_reboot_the_later_end_counts_where_the_wall_clock_was_set_after_the_row() {
+        let now = moment(5, 1_000_020);
+        // By the last batch, second 100 after boot was so much later, or earlier, than the row says.
+        for (set_by, left_ms) in [(10, 50_000), (20, 60_000), (3600, 60_000), (0, 40_000), (-3600, 40_000)] {
+            let wall_at_boot = Some(Duration::from_secs(999_900_u64.saturating_add_signed(set_by)));
+            let life = restored(row(), now, WrittenIn::AnotherBoot { wall_at_boot });
+            assert_eq!(life.left_ms(now.boot), left_ms, "{set_by}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use redb::TableDefinition;
 use crate::lock::{Attempt, FencingToken, LockKey, Note, Released, Slot, Slots, TokenHash};
 use crate::once::{GivenUp, NotWorker};
 
-use super::life::{Life, LifeRow, Moment, life_row, restored};
+use super::life::{Life, LifeRow, Moment, WrittenIn, life_row, restored};
 use super::record::{HeldLock, Mark, Record, RecordId, Verdict};
 
 /// Token hash, attempt (none once pinned), fencing token, note (empty for none), life.
@@ -69,10 +69,11 @@ pub(super) fn read_slot(
     (key, id): (&str, &[u8; 32]),
     (slot, slots, lock, terms): SlotRow<'_>,
     now: Moment,
-    same_boot: bool,
+    written_in: WrittenIn,
 ) -> Option<(RecordId, Record)> {
     let slot = Slot { number: slot, slots: Slots::new(slots).filter(|_| slot > 0)? };
-    let (RecordId::Lock(key), Record::Lock(lock)) = read_lock(key, lock, Some(terms), now, same_boot)? else {
+    let (RecordId::Lock(key), Record::Lock(lock)) = read_lock(key, lock, Some(terms), now, written_in)?
+    else {
         return None;
     };
     let lock = HeldLock { slot: Some(slot), ..lock };
@@ -86,17 +87,17 @@ pub(super) fn read_lock(
     row: LockRow<'_>,
     terms: Option<TermsRow>,
     now: Moment,
-    same_boot: bool,
+    written_in: WrittenIn,
 ) -> Option<(RecordId, Record)> {
     let (token, attempt, fence, note, life) = row;
     let (max_hold, min_hold) = terms.unwrap_or_default();
-    let term = |row: LifeRow| (row.0 > 0).then(|| restored(row, now, same_boot));
+    let term = |row: LifeRow| (row.0 > 0).then(|| restored(row, now, written_in));
     let lock = HeldLock {
         token: TokenHash::from_bytes(*token),
         attempt: attempt.map(|bytes| Attempt::from_bytes(*bytes)),
         fence: FencingToken::new(fence)?,
         note: Note::from_stored(note)?,
-        life: restored(life, now, same_boot),
+        life: restored(life, now, written_in),
         max_hold: term(max_hold),
         min_hold: term(min_hold),
         slot: None,
@@ -110,7 +111,7 @@ pub(super) fn read_mark(
     (key, token): (&str, &[u8; 32]),
     (answer, attempts, life): MarkRow<'_>,
     now: Moment,
-    same_boot: bool,
+    written_in: WrittenIn,
 ) -> Option<(RecordId, Record)> {
     let verdict = match answer {
         0 => {
@@ -129,7 +130,7 @@ pub(super) fn read_mark(
         }
         _ => return None,
     };
-    let mark = Mark { verdict, life: restored(life, now, same_boot) };
+    let mark = Mark { verdict, life: restored(life, now, written_in) };
     let key = LockKey::parse(key.as_bytes()).ok()?;
     Some((RecordId::Mark(key, *token), Record::Mark(mark)))
 }

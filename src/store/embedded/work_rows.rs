@@ -10,7 +10,7 @@ use crate::clock::whole_ms;
 use crate::lock::{Attempt, FencingToken, LockKey, Note, TokenHash};
 use crate::once::{Fingerprint, Keep, MEMORY, WorkResult, WorkStatus};
 
-use super::life::{Life, LifeRow, Moment, life_row, nanoseconds, restored};
+use super::life::{Life, LifeRow, Moment, WrittenIn, life_row, nanoseconds, restored};
 use super::record::{Record, RecordId};
 use super::work::{Since, StoredResult, Work};
 
@@ -63,18 +63,18 @@ pub(super) fn read_work(
     (place, terms, lease, life, result): WorkRow<'_>,
     body: Option<Bytes>,
     now: Moment,
-    same_boot: bool,
+    written_in: WrittenIn,
 ) -> Option<(RecordId, Record)> {
     let (token, attempt, fence, note) = place;
     let (earlier, earlier_fence, fingerprint, keep_ms) = terms;
-    let (mut life, has_result) = (restored(life, now, same_boot), result.is_some());
+    let (mut life, has_result) = (restored(life, now, written_in), result.is_some());
     // Over a reboot only the wall clock says that the memory of a worker is over, and it may be wrong. To remember it for
     // longer costs little. To forget it costs the promise that no worker was there before. So what ended while the machine was
     // off is remembered once more for as long. A clock that is ahead can still leave less of it than there should be.
-    if !has_result && !same_boot && life.is_over(now.boot) {
+    if !has_result && written_in != WrittenIn::ThisBoot && life.is_over(now.boot) {
         life = Life::starting(now.boot, MEMORY);
     }
-    let mut lease_left = restored(lease, now, same_boot);
+    let mut lease_left = restored(lease, now, written_in);
     if has_result {
         // Nothing is left of it, and its longest rest says whether the result was late.
         lease_left.longest = Duration::from_millis(lease.0);

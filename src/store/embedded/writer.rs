@@ -293,11 +293,12 @@ impl Writer {
         }
     }
 
-    /// Makes what changed durable, if anything did.
+    /// Makes what changed durable, if anything did. A wall clock that was set is a change, too: over a reboot, the file needs what
+    /// it was set to.
     fn commit(&mut self) -> Result<(), StoreError> {
         let now = Moment::now(&*self.clock);
         let changed = self.state.table.change_count();
-        if changed == 0 {
+        if changed == 0 && !self.state.kept.file.as_ref().is_some_and(|file| file.is_stepped(now)) {
             return Ok(());
         }
         let purged = (PURGED_PER_CHANGE * changed).clamp(LEAST_PURGED, MOST_PURGED);

@@ -21,6 +21,7 @@ use kit::asking::LockStoreExt;
 use kit::{Client, Gateway, PATIENCE, fresh_token};
 
 mod records;
+mod steps;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);

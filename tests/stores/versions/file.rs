@@ -195,7 +195,11 @@ async fn what_lies_in_the_file_is_what_is_recorded_of_this_version() {
     write(&file).await;
     let made = in_hex(&std::fs::read(&file).unwrap());
     if !records(FIXTURE, &made) {
-        let rows = |fixture: &str| rows(&lay_down(fixture).1);
+        // 0.1.0 writes neither of these, and takes no notice of them.
+        let is_new = |row: &String| row.starts_with("numbers: wall-at-boot");
+        let rows = |fixture: &str| {
+            rows(&lay_down(fixture).1).into_iter().filter(|row| !is_new(row)).collect::<BTreeSet<_>>()
+        };
         hold_against(FIXTURE, &made, rows);
     }
 }

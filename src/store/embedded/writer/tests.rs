@@ -224,3 +224,42 @@ async fn what_was_written_to_a_file_that_was_moved_meanwhile_is_not_told_to_be_d
         "{told:?}"
     );
 }
+
+/// The clocks of a machine, of which somebody sets the one on the wall.
+struct SetClock(parking_lot::Mutex<Duration>);
+
+impl Clock for SetClock {
+    fn boot(&self) -> Duration {
+        Duration::from_secs(100)
+    }
+
+    fn wall(&self) -> Duration {
+        *self.0.lock()
+    }
+
+    fn boot_id(&self) -> String {
+        "a boot".to_owned()
+    }
+}
+
+/// Over a reboot, the file has to know it.
+#[test]
+fn a_wall_clock_that_is_set_is_written_also_where_nothing_is_asked_for() {
+    let start = Duration::from_secs(1_900_000_000);
+    let clock = Arc::new(SetClock(parking_lot::Mutex::new(start)));
+    let settings = EmbeddedSettings::default();
+    let opened = EmbeddedStore::without_thread(InMemoryBackend::new(), settings, clock.clone());
+    let Ok((_store, mut writer)) = opened else { panic!("no store") };
+    let first = writer.state.kept.batch;
+    let hour = Duration::from_secs(3600);
+    // The clocks are read one after the other, so they never differ by exactly the same.
+    for (wall, batches) in [(start + Duration::from_micros(900), 0), (start + hour, 1), (start - hour, 2)] {
+        *clock.0.lock() = wall;
+        for _ in 0..2 {
+            let batch = writer.commit_queued();
+            let Some(next) = writer.answer(batch) else { panic!("it has stopped") };
+            writer = next;
+        }
+        assert_eq!(writer.state.kept.batch - first, batches, "{wall:?}");
+    }
+}

@@ -111,6 +111,26 @@ async fn over_a_reboot_a_record_goes_on_with_what_the_wall_clock_leaves_of_it() 
     assert_eq!(lapsed.grant(&machine, MINUTE_MS).await.earlier, 1);
 }
 
+/// It was slow until then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wall_clock_that_was_set_right_before_a_reboot_ends_no_lease_of_a_worker_and_no_result_early() {
+    for set in [HOUR, 2 * DAY].map(Set::Forward) {
+        let mut machine = Machine::new();
+        let (working, done) = (Worker::new(), Worker::new());
+        working.grant(&machine, 10 * MINUTE_MS).await;
+        done.grant(&machine, MINUTE_MS).await;
+        done.store(&machine).await;
+        machine.pass(MINUTE);
+        machine.set(set);
+        machine.reboot(MINUTE, RIGHT).await;
+        let left_ms = 8 * MINUTE_MS;
+        let expected = (WorkState::Working, left_ms, left_ms + WEEK_MS);
+        assert_eq!(working.state(&machine).await, Some(expected), "{set:?}");
+        let day_ms = 24 * 60 * MINUTE_MS;
+        assert_eq!(done.state(&machine).await, Some((WorkState::Done, 0, day_ms - 2 * MINUTE_MS)), "{set:?}");
+    }
+}
+
 /// Only the wall clock can tell how long the machine was off. It may end a lease early, and the time of a result. It ends no memory
 /// of a worker: the next one would be told that nobody was there.
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,74 @@
+//! A wall clock that is set while leases run, as NTP does after a start with a clock that is slow. Then the machine reboots.
+
+use redb::{Database, ReadableTable, TableDefinition};
+
+use super::*;
+
+const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
+
+/// A lock for 10 minutes, and a token that is released a minute later.
+async fn held_and_released(machine: &Machine) -> (Caller, Caller) {
+    let (holder, released) = (Caller::new(), Caller::new());
+    holder.grant(machine, 10 * MINUTE_MS).await;
+    machine.pass(MINUTE);
+    assert_eq!(released.release(machine).await, Released::NotHeld);
+    (holder, released)
+}
+
+/// The clock was an hour slow at the grant.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wall_clock_that_was_set_right_before_a_reboot_ends_no_lease_early() {
+    for meanwhile in [Meanwhile::Open, Meanwhile::ClosedAndOpened] {
+        let mut machine = Machine::new();
+        let (holder, released) = held_and_released(&machine).await;
+        machine.set_while(Set::Forward(HOUR), meanwhile).await;
+        machine.reboot(MINUTE, RIGHT).await;
+        assert_eq!(holder.left_ms(&machine).await, 8 * MINUTE_MS, "{meanwhile:?}");
+        assert_eq!(released.acquire(&machine, MINUTE_MS).await, Acquired::TokenReleased, "{meanwhile:?}");
+        // What the first reboot left counts at the next one.
+        machine.reboot(MINUTE, RIGHT).await;
+        assert_eq!(holder.left_ms(&machine).await, 7 * MINUTE_MS, "{meanwhile:?}");
+    }
+}
+
+/// The clock was right at the grant, and is right again after the reboot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wall_clock_that_was_set_wrong_before_a_reboot_ends_no_lease_early() {
+    for meanwhile in [Meanwhile::Open, Meanwhile::ClosedAndOpened] {
+        let mut machine = Machine::new();
+        let (holder, released) = held_and_released(&machine).await;
+        machine.set_while(Set::Back(HOUR), meanwhile).await;
+        machine.reboot(MINUTE, Set::Forward(HOUR)).await;
+        assert_eq!(holder.left_ms(&machine).await, 8 * MINUTE_MS, "{meanwhile:?}");
+        assert_eq!(released.acquire(&machine, MINUTE_MS).await, Acquired::TokenReleased, "{meanwhile:?}");
+        // If it was ahead meanwhile, which end is right is not known: the later one counts, up to the rest that was given last.
+        let (mut machine, holder) = (Machine::new(), Caller::new());
+        holder.grant(&machine, 10 * MINUTE_MS).await;
+        machine.set_while(Set::Forward(HOUR), meanwhile).await;
+        machine.reboot(MINUTE, Set::Back(HOUR)).await;
+        assert_eq!(holder.left_ms(&machine).await, 10 * MINUTE_MS, "{meanwhile:?}");
+    }
+}
+
+/// The program before this one writes batches, and does not say by which clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_version_has_written_since_is_not_judged_by_an_older_step() {
+    let mut machine = Machine::new();
+    let (holder, _) = held_and_released(&machine).await;
+    machine.set(Set::Forward(HOUR));
+    machine.close().await;
+    let database = Database::open(&machine.file).unwrap();
+    let change = database.begin_write().unwrap();
+    let mut numbers = change.open_table(NUMBERS).unwrap();
+    let batch = numbers.get("batch").unwrap().unwrap().value();
+    assert_eq!(numbers.get("wall-at-boot-of").unwrap().unwrap().value(), batch);
+    numbers.insert("batch", batch + 1).unwrap();
+    drop(numbers);
+    change.commit().unwrap();
+    drop(database);
+    machine.clock.reboot();
+    machine.pass(MINUTE);
+    machine.set(Set::Back(HOUR));
+    machine.open();
+    assert_eq!(holder.left_ms(&machine).await, 8 * MINUTE_MS);
+}
