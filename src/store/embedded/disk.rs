@@ -29,9 +29,6 @@ const BLOCK_BYTES: usize = 64 * 1024;
 const HEAD_BYTES: usize = 512;
 /// What a database begins with.
 const MAGIC: &[u8] = b"redb";
-/// Where it has the flags of its newest commit, and the one by which that commit is used as it is, or not at all.
-const FLAGS_AT: u64 = 9;
-const NO_OTHER_COMMIT: u8 = 4;
 
 /// A file, or what stands for one. It is locked for as long as this lives, even when the database in it is opened anew.
 #[derive(Debug)]
@@ -311,14 +308,6 @@ impl Scratch {
         let file = File::open(path)?;
         let length = file.metadata()?.len();
         Ok(Self { file, written: Mutex::new(Written { length, of_file: length, blocks: BTreeMap::new() }) })
-    }
-
-    /// The same, where the database does not take the commit before the newest for it, if the newest cannot be read.
-    pub(super) fn of_newest(path: &Path) -> io::Result<Self> {
-        let (scratch, mut flags) = (Self::of(path)?, [0]);
-        scratch.read(FLAGS_AT, &mut flags)?;
-        scratch.write(FLAGS_AT, &[flags[0] | NO_OTHER_COMMIT])?;
-        Ok(scratch)
     }
 
     /// Block by block, the part of each that lies between `offset` and the end: with its place there, and among those bytes.

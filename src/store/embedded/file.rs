@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::ops::RangeInclusive;
-use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use redb::{
     Builder, CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError,
     TableDefinition, TableHandle, WriteTransaction,
@@ -22,7 +20,7 @@ use crate::clock::Clock;
 use crate::store::StoreError;
 
 use super::batch_tables::BatchTables;
-use super::disk::{Disk, Handle, Scratch, create_private, lock};
+use super::disk::{Disk, Handle, create_private, lock};
 use super::life::{MOST_APART, Moment, WrittenIn, judge_clock, nanoseconds, warn_if_ahead};
 use super::record::{Format, Record};
 use super::rows::{LOCKS, MARKS, SLOTS, TERMS, read_lock, read_mark, read_slot};
@@ -50,17 +48,14 @@ const BOOT: &str = "boot";
 /// new kind, the program before this one can use it.
 const FORMATS: RangeInclusive<u64> = 1..=Format::Slots as u64;
 /// The memory that redb may use for pages. The table is in memory anyway, so this only saves reads while writing.
-const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
+pub(super) const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
 /// Ends the name of a file that is being made.
 const UNFINISHED: &str = ".unfinished";
 
 /// Why a row is refused that this program cannot have written.
 const BAD_ROW: &str = "it holds a record that no version of Fencepost wrote";
 
-/// Of what makes the database panic.
-const UNREADABLE: &str = "it cannot be read";
-
-type AnyError = Box<dyn Error + Send + Sync>;
+pub(super) type AnyError = Box<dyn Error + Send + Sync>;
 
 /// An open file, which no other process can open.
 #[derive(Debug)]
@@ -75,11 +70,11 @@ pub(super) struct StoreFile {
 
 /// What a file says before any of its records; nothing, if it is not ours.
 #[derive(Default)]
-struct Head {
+pub(super) struct Head {
     /// The version of the layout: the present one for a database without tables.
     format: Option<u64>,
     /// The number of the last batch.
-    batch: u64,
+    pub(super) batch: u64,
 }
 
 impl StoreFile {
@@ -229,7 +224,7 @@ impl StoreFile {
 }
 
 impl Head {
-    fn of(database: &impl ReadableDatabase) -> Result<Self, AnyError> {
+    pub(super) fn of(database: &impl ReadableDatabase) -> Result<Self, AnyError> {
         let transaction = database.begin_read()?;
         let names: Vec<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
         if names.is_empty() {
@@ -244,7 +239,7 @@ impl Head {
     }
 
     /// The layout, if this program can read it.
-    fn judge(&self, path: &Path) -> Result<u64, OpenError> {
+    pub(super) fn judge(&self, path: &Path) -> Result<u64, OpenError> {
         let reason = match self.format {
             Some(format) if FORMATS.contains(&format) => return Ok(format),
             Some(found) => UnusableFile::NewerFormat(found),
@@ -252,80 +247,6 @@ impl Head {
         };
         Err(OpenError::File(path.into(), reason))
     }
-}
-
-/// How the last process left a file.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum LeftAs {
-    Closed,
-    /// It was not closed, and all of it is there.
-    Open,
-    /// It was not closed, and the commit before the newest is what can be read.
-    OpenWithoutNewest,
-}
-
-/// How the last process left the file at `path`. A file that is damaged, or that this program cannot read, is refused.
-///
-/// Nothing is written to it, which opening a database does: a refused file must stay as its own version left it. A process that
-/// wants to open it meanwhile is refused.
-pub(super) fn left_as(path: &Path) -> Result<LeftAs, OpenError> {
-    // Of some damages the database makes a panic.
-    let open = || without_a_word(|| Builder::new().open_read_only(path));
-    // As long as this is open, no process can open it for writing.
-    let closed = match open() {
-        Some(Ok(database)) => Some(database),
-        Some(Err(DatabaseError::RepairAborted)) => None,
-        Some(Err(error)) => return Err(open_error(path, error)),
-        None => return Err(damaged(path, &UNREADABLE)),
-    };
-    let read = |scratch: fn(&Path) -> io::Result<Scratch>| {
-        without_a_word(|| head_of_copy(scratch(path)?)).unwrap_or_else(|| Err(UNREADABLE.into()))
-    };
-    let (mut left, mut head) = match &closed {
-        Some(_) => (LeftAs::Closed, read(Scratch::of)),
-        None => (LeftAs::Open, read(Scratch::of_newest)),
-    };
-    if closed.is_none() && head.is_err() {
-        (left, head) = (LeftAs::OpenWithoutNewest, read(Scratch::of));
-    }
-    // It may have changed while it was read.
-    if left == LeftAs::OpenWithoutNewest || head.is_err() {
-        match open() {
-            Some(Err(error @ DatabaseError::DatabaseAlreadyOpen)) => return Err(open_error(path, error)),
-            Some(Ok(_)) if closed.is_none() => return left_as(path),
-            _ => {}
-        }
-    }
-    match head {
-        Ok(head) => head.judge(path).map(|_| left),
-        Err(error) => Err(damaged(path, &*error)),
-    }
-}
-
-/// The head of the database in a copy as it is once it is repaired, if all of it is as it was written.
-fn head_of_copy(copy: Scratch) -> Result<Head, AnyError> {
-    let mut builder = Builder::new();
-    let mut database = builder.set_cache_size(PAGE_CACHE_BYTES).create_with_backend(copy)?;
-    match database.check_integrity()? {
-        true => Ok(Head::of(&database).unwrap_or_default()),
-        // What it would be repaired to lacks what was told.
-        false => Err("parts of it are not as they were written".into()),
-    }
-}
-
-/// What this returns, or nothing if it panics. No line tells of that.
-fn without_a_word<T>(read: impl FnOnce() -> T) -> Option<T> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_A_TIME.lock();
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| {}));
-    let read = panic::catch_unwind(AssertUnwindSafe(read));
-    panic::set_hook(hook);
-    read.ok()
-}
-
-fn damaged(path: &Path, error: &dyn Display) -> OpenError {
-    OpenError::File(path.into(), UnusableFile::Damaged(error.to_string()))
 }
 
 /// Makes an empty store where nothing stands yet, not even a link to something that is not there at present.

@@ -1,14 +1,18 @@
 //! A look at an embedded store, for operators.
 
-use std::fs::OpenOptions;
+use std::fmt::Display;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
+use parking_lot::Mutex;
+use redb::{Builder, DatabaseError, StorageBackend};
 use rustix::fs::{Access, access};
 
-use super::disk::{OTHERS, PRIVATE, lock};
-use super::file::{LeftAs, left_as};
+use super::disk::{OTHERS, PRIVATE, Scratch, lock};
+use super::file::{AnyError, Head, PAGE_CACHE_BYTES, open_error};
 use super::life::judge_clock;
 use super::{OpenError, UnusableFile, work_rows};
 use crate::clock::SystemClock;
@@ -19,6 +23,21 @@ const IN_USE: &str = "in use by another process";
 const WITHOUT_NEWEST: &str = "the newest commit in the file cannot be read, so the one before it is used. A crash or a power cut while it was \
      written does this, and then nothing that was answered is lost. If the disk has damaged it, locks of the last moments may be \
      missing: stop the gateway for the longest ttl, or stop the holders";
+
+/// Of what makes the database panic.
+const UNREADABLE: &str = "it cannot be read";
+/// Of a byte that the database does not check.
+const WRONG_FLAGS: &str = "its flags are not as they were written";
+/// Where the database has its flags,
+const FLAGS_AT: usize = 9;
+/// and in each of its two commits the number of that commit.
+const COMMITS_AT: [usize; 2] = [168, 296];
+/// The flag by which the second of both is used and not the first,
+const SECOND_COMMIT: u8 = 1;
+/// the one by which that commit is used as it is, or not at all,
+const NO_OTHER_COMMIT: u8 = 4;
+/// and all that there are.
+const ALL_FLAGS: u8 = 7;
 
 /// Looks at the store in the file at `path`. It makes no file, and does not disturb a process that has it open.
 pub fn survey(path: &Path) -> Diagnostics {
@@ -80,6 +99,112 @@ pub(super) fn look_before_opening(path: &Path) -> Result<(), OpenError> {
         tracing::warn!(file = %path.display(), "{WITHOUT_NEWEST}");
     }
     Ok(())
+}
+
+/// How the last process left a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum LeftAs {
+    Closed,
+    /// It was not closed, and all of it is there.
+    Open,
+    /// It was not closed, and the commit before the newest is what can be read.
+    OpenWithoutNewest,
+}
+
+/// How the last process left the file at `path`. A file that is damaged, or that this program cannot read, is refused.
+///
+/// Nothing is written to it, which opening a database does: a refused file must stay as its own version left it. A process that
+/// wants to open it meanwhile is refused.
+fn left_as(path: &Path) -> Result<LeftAs, OpenError> {
+    // Of some damages the database makes a panic.
+    let open = || without_a_word(|| Builder::new().open_read_only(path));
+    // As long as this is open, no process can open it for writing.
+    let closed = match open() {
+        Some(Ok(database)) => Some(database),
+        Some(Err(DatabaseError::RepairAborted)) => None,
+        Some(Err(error)) => return Err(open_error(path, error)),
+        None => return Err(damaged(path, &UNREADABLE)),
+    };
+    let read = |change: fn(u8) -> u8| {
+        without_a_word(|| head_of_copy(copy_with_flags(path, change)?))
+            .unwrap_or_else(|| Err(UNREADABLE.into()))
+    };
+    let as_it_is: fn(u8) -> u8 = |flags| flags;
+    let (mut left, mut head) = match &closed {
+        Some(_) => (LeftAs::Closed, read(as_it_is)),
+        None => (LeftAs::Open, read(|flags| flags | NO_OTHER_COMMIT)),
+    };
+    if closed.is_none() && head.is_err() {
+        (left, head) = (LeftAs::OpenWithoutNewest, read(as_it_is));
+    } else if let Ok(Head { batch, .. }) = head
+        && passes_over_newer(path).unwrap_or(false)
+        && read(|flags| (flags ^ SECOND_COMMIT) | NO_OTHER_COMMIT).is_ok_and(|other| other.batch > batch)
+    {
+        match closed {
+            Some(_) => head = Err(WRONG_FLAGS.into()),
+            None => left = LeftAs::OpenWithoutNewest,
+        }
+    }
+    // It may have changed while it was read.
+    if left == LeftAs::OpenWithoutNewest || head.is_err() {
+        match open() {
+            Some(Err(error @ DatabaseError::DatabaseAlreadyOpen)) => return Err(open_error(path, error)),
+            Some(Ok(_)) if closed.is_none() => return left_as(path),
+            _ => {}
+        }
+    }
+    match head {
+        Ok(head) => head.judge(path).map(|_| left),
+        Err(error) => Err(damaged(path, &*error)),
+    }
+}
+
+/// A copy with changed flags.
+fn copy_with_flags(path: &Path, change: fn(u8) -> u8) -> io::Result<Scratch> {
+    let (copy, mut flags) = (Scratch::of(path)?, [0]);
+    copy.read(FLAGS_AT as u64, &mut flags)?;
+    match flags[0] & !ALL_FLAGS {
+        0 => copy.write(FLAGS_AT as u64, &[change(flags[0])])?,
+        _ => return Err(io::Error::other(WRONG_FLAGS)),
+    }
+    Ok(copy)
+}
+
+/// Whether the flags have the database use the older of its two commits, whatever the newer one is. The flags have no checksum.
+/// The database leaves them so only where it was killed while it repaired a file or closed it: then both have the same batch.
+fn passes_over_newer(path: &Path) -> io::Result<bool> {
+    let mut head = [0; COMMITS_AT[1] + size_of::<u64>()];
+    File::open(path)?.read_exact_at(&mut head, 0)?;
+    let number = |at: usize| head[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let ([first, second], flags) = (COMMITS_AT.map(number), head[FLAGS_AT]);
+    let is_older = if flags & SECOND_COMMIT == 0 { first < second } else { second < first };
+    Ok(is_older && flags & NO_OTHER_COMMIT != 0)
+}
+
+/// The head of the database in a copy as it is once it is repaired, if all of it is as it was written.
+fn head_of_copy(copy: Scratch) -> Result<Head, AnyError> {
+    let mut builder = Builder::new();
+    let mut database = builder.set_cache_size(PAGE_CACHE_BYTES).create_with_backend(copy)?;
+    match database.check_integrity()? {
+        true => Ok(Head::of(&database).unwrap_or_default()),
+        // What it would be repaired to lacks what was told.
+        false => Err("parts of it are not as they were written".into()),
+    }
+}
+
+/// What this returns, or nothing if it panics. No line tells of that.
+fn without_a_word<T>(read: impl FnOnce() -> T) -> Option<T> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock();
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let read = panic::catch_unwind(AssertUnwindSafe(read));
+    panic::set_hook(hook);
+    read.ok()
+}
+
+fn damaged(path: &Path, error: &dyn Display) -> OpenError {
+    OpenError::File(path.into(), UnusableFile::Damaged(error.to_string()))
 }
 
 /// What stands there with which mode, and how it was left if that can be seen; or why it cannot be used.

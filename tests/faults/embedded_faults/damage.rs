@@ -125,3 +125,26 @@ async fn a_file_whose_newest_commit_is_damaged_says_so_at_the_start_and_in_check
     let gateway = Gateway::on_file(&file, &[]).await;
     assert_eq!(gateway.log().iter().filter(is_warning).count(), 0, "{:?}", gateway.log());
 }
+
+/// Of all bytes, only the one with the flags has no checksum. It says which of two commits is the newest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_byte_in_the_place_of_the_flags_hides_no_commit() {
+    const FLAGS_AT: usize = 9;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    for signal in ["TERM", "KILL"] {
+        let sound = file_after(signal, &file).await;
+        let with = |wrong: u8| {
+            let mut damaged = sound.clone();
+            damaged[FLAGS_AT] ^= wrong;
+            damaged
+        };
+        for wrong in [8, 16, 32, 64, 128] {
+            assert!(is_refused(&file, &with(wrong), &format!("{signal}, flags {wrong}")).await);
+        }
+        for wrong in 1..8 {
+            is_refused(&file, &with(wrong), &format!("{signal}, flags {wrong}")).await;
+        }
+        fs::remove_file(&file).unwrap();
+    }
+}
