@@ -497,6 +497,13 @@ fn a_file_that_cannot_be_used_is_refused() {
     refused(&other, "is not a Fencepost store");
     refused(&directory.path().join("no/such/directory"), "No such file or directory");
     refused(directory.path(), "Is a directory");
+    // As at the start, which makes no file where a link leads to nothing.
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(directory.path().join("not-mounted"), &link).unwrap();
+    refused(&link, "No such file or directory");
+    let pipe = directory.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    refused(&pipe, "is not a Fencepost store");
 }
 
 #[test]

@@ -212,13 +212,18 @@ fn look(path: &Path) -> Result<(String, u32, Option<LeftAs>), String> {
     judge_clock(&SystemClock)?;
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        // A link to nothing is no place for a new file.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => {
             return will_be_made(path).map(|state| (state, PRIVATE, None));
         }
         Err(error) => return Err(format!("{} cannot be opened: {error}", path.display())),
     };
     lock(&file).map_err(|error| format!("{} cannot be opened: {error}", path.display()))?;
     let about = file.metadata().map_err(|error| error.to_string())?;
+    // To open a pipe for reading alone would wait for one that writes.
+    if !about.is_file() {
+        return Err(OpenError::File(path.into(), UnusableFile::NotAStore).to_string());
+    }
     let bytes = about.len();
     // It is read under another lock.
     drop(file);
