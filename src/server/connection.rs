@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -96,9 +97,14 @@ pub(super) async fn serve_connection(
             let in_flight = InFlight::new(&requests, request.version());
             let malformed = requests.malformed().or_else(|| Malformed::by_host(&request));
             let (app, phase, unread) = (app.clone(), phase.clone(), unread.clone());
+            let read_ahead = (request.version() == Version::HTTP_2).then(|| unread.read_ahead());
             // Boxed: hyper keeps room for it as long as it has the connection, and so this is only the room of a
             // pointer. Lazy: a request that waits has no room for what it came with.
-            Box::pin(lazy(move |_| respond(app, request, malformed, in_flight, phase, unread)).flatten())
+            let begin = move |_: &mut Context<'_>| {
+                drop(read_ahead);
+                respond(app, request, malformed, in_flight, phase, unread)
+            };
+            Box::pin(lazy(begin).flatten())
         })
     };
     let first_request_by = Instant::now() + settings.first_request_timeout;

@@ -119,6 +119,10 @@ impl AsyncRead for Wire {
             self.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
+        // HTTP/2 is read although answers wait: their room is told in between. But no faster than requests are begun.
+        if self.paths.is_some() && self.unread.must_pause(context) {
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         if self.first.has_remaining() {
             let bytes = self.first.len().min(buffer.remaining());

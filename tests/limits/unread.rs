@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::ring::Ring;
+use kit::PATIENCE;
+use kit::h2::{PREFACE, SETTINGS, frame, request};
 
 const CONNECTIONS: usize = 300;
 /// What all that they left unread may come to, with what their connections take.
 const MOST_MIB: u64 = 64;
+
+const H2_CONNECTIONS: usize = 400;
+/// 16 MiB of answers, and what the connections take. All requests at once would take more than 300 MiB.
+const MOST_H2_MIB: u64 = 160;
 
 /// Asks for it on many connections that read nothing, and looks how much memory that takes.
 fn is_left_unread(ring: &Ring, request: &'static str) {
@@ -45,4 +51,46 @@ fn lists_that_nobody_reads_take_little_memory() {
     let ring = Ring::new(&[]);
     ring.hold_many(1_000);
     is_left_unread(&ring, "GET /locks?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+}
+
+/// All requests are there before the gateway reads one of them, as where many connections send at the same moment.
+#[test]
+fn a_burst_of_h2_requests_is_not_in_memory_as_a_whole() {
+    let ring = Ring::new(&["--threads", "1", "--max-unread-bytes", "16777216"]);
+    let (address, first_mib) = (ring.gateway.address, ring.memory_mib("VmRSS"));
+    let mut open = ring.attackers.run(async move {
+        let mut open = Vec::new();
+        for _ in 0..H2_CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // SETTINGS_INITIAL_WINDOW_SIZE is 0: heads come through, and bodies do not.
+            let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+            stream.write_all(&[PREFACE, &settings].concat()).await.unwrap();
+            // The gateway has taken the connection when its own settings are here.
+            timeout(PATIENCE, stream.read_u8()).await.expect("no settings").unwrap();
+            open.push(stream);
+        }
+        open
+    });
+    // They are refused at once, since they name another host.
+    let requests: Vec<u8> = (1..500).step_by(2).flat_map(|number| request(number, "GET", "/x")).collect();
+    ring.gateway.signal("STOP");
+    open = ring.attackers.run(async move {
+        for stream in &mut open {
+            stream.write_all(&requests).await.unwrap();
+        }
+        open
+    });
+    ring.gateway.signal("CONT");
+    open = ring.attackers.run(async move {
+        for stream in &mut open {
+            // Each is answered, or closed for what it leaves unread.
+            let _ = timeout(PATIENCE, stream.read_exact(&mut [0; 1_000])).await.expect("neither");
+        }
+        open
+    });
+    let peak_mib = ring.memory_mib("VmHWM");
+    println!("a burst of requests: {first_mib} → at most {peak_mib} MiB");
+    assert!(peak_mib - first_mib <= MOST_H2_MIB, "{first_mib} → {peak_mib} MiB");
+    ring.pairs();
+    drop(open);
 }

@@ -126,6 +126,31 @@ async fn h2_clients_that_read_no_answers_have_only_so_many_in_memory() {
     poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
 }
 
+/// They are more than may be read ahead of their handlers.
+#[tokio::test]
+async fn h2_requests_that_come_in_one_moment_are_all_answered() {
+    let (settings, counts) = counted(|_| {});
+    let server = TestServer::start(settings).await;
+    let requests: Vec<u8> = (1..500).step_by(2).flat_map(|number| h2::request(number, "/")).collect();
+    let mut open = Vec::new();
+    for _ in 0..40 {
+        open.push(h2::connect(&server).await);
+    }
+    for stream in &mut open {
+        stream.write_all(&requests).await.unwrap();
+    }
+    for stream in &mut open {
+        let mut answered = 0;
+        while answered < 250 {
+            match h2::next(stream).await {
+                Some((h2::DATA, 1, _)) => answered += 1,
+                frame => assert!(matches!(frame, Some((h2::HEADERS, 4, _))), "{frame:?}"),
+            }
+        }
+    }
+    assert_eq!(counts.cut_unread.get(), 0);
+}
+
 /// However many connections they are on: the one whose answers lie there pays for them.
 #[tokio::test]
 async fn others_of_an_address_are_answered_beside_a_greedy_one() {
