@@ -1,5 +1,6 @@
 //! What operators do: looking at all locks, and breaking one.
 
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::{Doing, LockService, Turn};
@@ -15,7 +16,12 @@ impl LockService {
     /// as finding it.
     pub async fn turn_to_list(&self, tenant: Option<&str>) -> Result<Turn, StoreError> {
         match timeout(self.store_timeout, self.lists.turn(tenant)).await {
-            Ok(Some(turn)) => Ok(turn),
+            Ok(Some(turn)) => {
+                // An embedded store answers at once. A page would then be found and written, and its turn over, in one go, and
+                // thousands of pages in a row: those who would wait for their turn must come to ask for it first.
+                yield_now().await;
+                Ok(turn)
+            }
             _ => Err(StoreError::Unavailable("too many requests ask for lists at once".to_owned())),
         }
     }

@@ -1,6 +1,7 @@
 //! Clients that send more than they should.
 
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::attackers::send;
@@ -11,6 +12,12 @@ const SOME: usize = 8;
 /// Where what they may do is real work, which no limit of connections is against: how much of it is.
 const FEW: usize = 2;
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// So many pages of 1,000 locks take a second or more.
+const PAGES: usize = 800;
+const WINDOW: Duration = Duration::from_secs(3);
+/// Some pages are made before a request is read, and some more before it is answered.
+const LONGEST: Duration = Duration::from_millis(300);
 
 #[test]
 fn addresses_of_a_megabyte_cost_others_little() {
@@ -114,4 +121,23 @@ fn continuations_without_end_cost_others_little() {
     let mut ring = Ring::new(&[]);
     ring.endures("continuations without end", SOME, attack);
     ring.ends(attack);
+}
+
+/// The memory store waits for nothing. So a page is found and written in one go.
+#[test]
+fn pages_that_are_asked_for_in_one_moment_hold_others_up_for_a_few_of_them_only() {
+    let ring = Ring::new(&["--threads", "1"]);
+    ring.hold_many(1_000);
+    let address = ring.gateway.address;
+    let mut open: Vec<_> = (0..PAGES).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let attack = || {
+        ring.gateway.signal("STOP");
+        for stream in &mut open {
+            stream.write_all(b"GET /locks?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        }
+        ring.gateway.signal("CONT");
+    };
+    let (slowest, _) = ring.slowest_beside(attack, WINDOW);
+    println!("{PAGES} pages: the slowest request took {slowest:.1?}");
+    assert!(slowest < LONGEST, "a request took {slowest:.1?}");
 }
