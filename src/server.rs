@@ -50,7 +50,7 @@ pub use application::{Application, BodyWasRead, Malformed, Peer};
 pub use descriptors::make_room;
 pub use settings::ServerSettings;
 pub use tcp_timeout::{ShortTcpTimeout, TcpTimeout};
-pub use tls::{Subject, Tls, TlsError, TlsFiles};
+pub use tls::{Subject, Tls, TlsError, TlsFiles, read_pem};
 
 /// The most connections that wait to be accepted: Linux's default. A drain takes as many out of the backlog at its end. Without a
 /// limit, clients could hold up the drain by connecting as fast as they are accepted.

@@ -11,6 +11,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::error::{SettingsError, duration, needs, require};
+use crate::access::read_text;
+use crate::server::read_pem;
 use crate::store::embedded::EmbeddedSettings;
 use crate::store::redis::{Credentials, OnceMemory, RedisAddress, RedisSettings, Risk};
 
@@ -287,8 +289,8 @@ impl StoreArgs {
     fn with_password(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {
         let Some(file) = self.password_file() else { return Ok(address) };
         let error = |problem: String| SettingsError::new(PASSWORD_FILE, problem);
-        let text = std::fs::read_to_string(file)
-            .map_err(|problem| error(format!("cannot read {}: {problem}", file.display())))?;
+        let text =
+            read_text(file).map_err(|problem| error(format!("cannot read {}: {problem}", file.display())))?;
         let password = text.trim_end_matches(['\r', '\n']);
         // More lines than one are another kind of file.
         let is_one_line = !password.is_empty() && !password.contains(char::is_control);
@@ -323,7 +325,7 @@ pub(super) fn authorities(
 ) -> Result<Vec<u8>, SettingsError> {
     let error = |problem: String| SettingsError::new(flag, problem);
     let pem =
-        std::fs::read(path).map_err(|problem| error(format!("cannot read {}: {problem}", path.display())))?;
+        read_pem(path).map_err(|problem| error(format!("cannot read {}: {problem}", path.display())))?;
     let first = CertificateDer::pem_slice_iter(&pem).next();
     if are_needed && !matches!(first, Some(Ok(_))) {
         return Err(error(format!("{}: there is no certificate in PEM in it", path.display())));

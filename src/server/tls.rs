@@ -25,6 +25,9 @@ mod subject;
 
 pub use subject::Subject;
 
+/// No file of certificates is so long. One without an end, such as `/dev/zero`, must not fill the memory.
+const LONGEST_FILE: u64 = 16 << 20;
+
 /// The protocols that clients may choose by ALPN. If a client chooses none, its first bytes decide.
 const PROTOCOLS: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
 
@@ -169,7 +172,7 @@ fn read(files: &TlsFiles) -> Result<Current, TlsError> {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes(file)?).collect();
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&readable(file)?).collect();
     match found {
         Ok(chain) if !chain.is_empty() => Ok(chain),
         Ok(_) => Err(unusable(file, "it holds no certificate in PEM")),
@@ -179,7 +182,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let problem = "it holds no private key in PEM; an encrypted one cannot be read";
-    PrivateKeyDer::from_pem_slice(&bytes(file)?).map_err(|_| unusable(file, problem))
+    PrivateKeyDer::from_pem_slice(&readable(file)?).map_err(|_| unusable(file, problem))
 }
 
 fn client_verifier(
@@ -208,15 +211,23 @@ fn validity(chain: &[CertificateDer<'_>]) -> Option<RangeInclusive<Timestamp>> {
     Some(time(validity.not_before.timestamp())?..=time(validity.not_after.timestamp())?)
 }
 
-fn bytes(file: &Path) -> Result<Vec<u8>, TlsError> {
+fn readable(file: &Path) -> Result<Vec<u8>, TlsError> {
+    read_pem(file).map_err(|error| TlsError::Unreadable { file: file.to_owned(), error })
+}
+
+/// Reads a file in PEM, unless it is far too long for one.
+pub fn read_pem(file: &Path) -> io::Result<Vec<u8>> {
     // A pipe may be read at the start. To open one that has come since would be to wait for a writer, perhaps for ever.
     let is_pipe = file.metadata().is_ok_and(|about| about.file_type().is_fifo());
     let flags = if is_pipe { OFlags::empty() } else { OFlags::NONBLOCK };
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(i32::try_from(flags.bits()).unwrap_or_default());
     let mut bytes = Vec::new();
-    let read = options.open(file).and_then(|mut opened| opened.read_to_end(&mut bytes));
-    read.map(|_| bytes).map_err(|error| TlsError::Unreadable { file: file.to_owned(), error })
+    let length = options.open(file)?.take(LONGEST_FILE).read_to_end(&mut bytes)?;
+    if length as u64 == LONGEST_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too long for such a file"));
+    }
+    Ok(bytes)
 }
 
 fn unusable(file: &Path, problem: impl ToString) -> TlsError {

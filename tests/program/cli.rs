@@ -136,6 +136,19 @@ fn a_wrong_setting_is_told_with_what_was_given_and_with_what_to_write() {
             &["--tls-cert", "/no/such/file", "--tls-key", "/dev/null"],
             &["--tls-cert", "cannot read /no/such/file"],
         ),
+        // A file that has no end.
+        (
+            &["--tls-cert", "/dev/zero", "--tls-key", "/dev/null"],
+            &["--tls-cert", "cannot read /dev/zero", "too long"],
+        ),
+        (
+            &["--store", "rediss://host", "--redis-ca", "/dev/zero"],
+            &["--redis-ca", "cannot read /dev/zero", "too long"],
+        ),
+        (
+            &["--store", "redis://host", "--redis-password-file", "/dev/zero"],
+            &["--redis-password-file", "cannot read /dev/zero", "too long"],
+        ),
         (&["--audit-log", "/no/such/file"], &["--audit-log", "cannot open", "(given: /no/such/file)"]),
         (&["--max-unread-bytes", "64MB"], &["--max-unread-bytes", "'64MB'", "write a number without a unit"]),
         (&["--threads", "x"], &["--threads", "'x'", "write a number without a unit"]),
