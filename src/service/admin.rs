@@ -1,7 +1,8 @@
 //! What operators do: looking at all locks, and breaking one.
 
-use tokio::task::yield_now;
-use tokio::time::timeout;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
 
 use super::{Doing, LockService, Turn};
 use crate::lock::{Broken, Ended, FencingToken, Inspected, Lease, LockKey, Page};
@@ -10,6 +11,8 @@ use crate::store::{Break, Inspect, List, StoreError};
 /// How many pages of lists the store is asked for at once. A page costs it far more than a lock, and those who take locks
 /// must not wait for those who list.
 pub(super) const MOST_LISTS: usize = 4;
+/// So much time a page leaves to those who take locks.
+const PAUSE_BEFORE_PAGE: Duration = Duration::from_millis(1);
 
 impl LockService {
     /// Waits for a turn to list; tenants take turns. Drop the turn when the page is written: writing a page takes as long
@@ -19,7 +22,7 @@ impl LockService {
             Ok(Some(turn)) => {
                 // An embedded store answers at once. A page would then be found and written, and its turn over, in one go, and
                 // thousands of pages in a row: those who would wait for their turn must come to ask for it first.
-                yield_now().await;
+                sleep(PAUSE_BEFORE_PAGE).await;
                 Ok(turn)
             }
             _ => Err(StoreError::Unavailable("too many requests ask for lists at once".to_owned())),

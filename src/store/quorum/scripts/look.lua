@@ -10,7 +10,7 @@
 
 -- How much of a quarantine may go by between two looks, in ms. A clock may be set forward at any moment, above all after a boot: the
 -- quarantine begins with as much too little, so that one such step makes it no shorter.
-local MOST_BETWEEN_LOOKS_MS = 2000
+local MOST_BETWEEN_LOOKS_MS = 2500
 
 local function whole(number) return string.format('%.0f', number) end
 
@@ -44,7 +44,7 @@ if since ~= '0' then
   if of ~= since then gone_ms, seen_ms = -MOST_BETWEEN_LOOKS_MS, now_ms end
   gone_ms = whole(gone_ms + math.max(0, math.min(now_ms - seen_ms, MOST_BETWEEN_LOOKS_MS)))
   redis.call('HDEL', KEYS[1], '')
-  redis.call('HSET', KEYS[1], 'served', since .. ' ' .. gone_ms .. ' ' .. whole(now_ms))
+  redis.call('HSET', KEYS[1], 'served', whole(since) .. ' ' .. gone_ms .. ' ' .. whole(now_ms))
   served = gone_ms
 end
 return answer(0)
