@@ -32,6 +32,13 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await served(scope, receive, send)
 "#;
 
+/// Where apps stand below a path of their own: in another one, and behind a proxy that takes that path away, or leaves it.
+pub const MOUNTED: &str = r#"
+inner, app = app, FastAPI()
+app.mount("/api", inner)
+"#;
+pub const BEHIND_A_PROXY: &str = "app.root_path = '/api'\n";
+
 /// Handlers that act, and then fail at a lock or a record of their own.
 pub const LOCKS_OF_EXPRESS: &str = r#"
 import { appendFileSync } from "node:fs";

@@ -8,7 +8,9 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use super::handlers::{LOCKS_OF_EXPRESS, LOCKS_OF_STARLETTE, MORE_HANDLERS, MORE_TASKS, NO_RAW_PATH};
+use super::handlers::{
+    BEHIND_A_PROXY, LOCKS_OF_EXPRESS, LOCKS_OF_STARLETTE, MORE_HANDLERS, MORE_TASKS, MOUNTED, NO_RAW_PATH,
+};
 use super::provider::Provider;
 use super::{Scene, on_each_gateway};
 use crate::clients::{installed, root, tool};
@@ -25,6 +27,7 @@ on_each_gateway!(
     what_locks_of_the_handler_raise_is_a_failure_of_the_handler,
     a_redirect_of_starlette_is_not_stored,
     another_path_is_another_request_where_starlette_is_told_no_raw_path,
+    an_app_of_starlette_below_a_path_of_its_own_charges_once,
     nobody_is_not_served,
     what_a_provider_declines_is_told_again,
 );
@@ -323,6 +326,22 @@ async fn another_path_is_another_request_where_starlette_is_told_no_raw_path(sce
         assert_eq!(answer.body["is"], "\u{e9}");
     }
     asks("e").await.is_refused(422, "another request");
+}
+
+async fn an_app_of_starlette_below_a_path_of_its_own_charges_once(scene: Scene) {
+    for (more, path) in
+        [(MOUNTED, "/api/charges"), (BEHIND_A_PROXY, "/api/charges"), (BEHIND_A_PROXY, "/charges")]
+    {
+        let provider = Provider::start().await;
+        let server = Server::start_with(Framework::FastApi, &scene, &provider, None, more).await;
+        let key = format!("{path} {}", more.len());
+        for is_replayed in [false, true] {
+            let url = format!("http://127.0.0.1:{}{path}", server.port);
+            let answer = ask(url, "ann".to_owned(), key.clone(), "1999".to_owned()).await;
+            answer.is_receipt("ch_1", is_replayed);
+        }
+        assert_eq!(provider.charges(), 1, "{key}");
+    }
 }
 
 async fn nobody_is_not_served(scene: Scene) {
