@@ -11,7 +11,31 @@ app.post("/parts", express.urlencoded(keepBody), once, (request, response) => {
 });
 "#;
 
-/// The same for the other server, and a path that its redirects quote.
+/// Handlers that go on after their answer.
+pub const LATE_HANDLERS: &str = r#"
+const late = {
+  next: (response, next) => next(),
+  error: () => { throw new Error("after the answer"); },
+  "own-error": () => { throw Object.assign(new Error("after the answer"), { isOwn: true }); },
+  answer: async (response) => { await null; response.location("/y").status(400).json({ is: "wrong" }); },
+};
+app.post("/late/:how", express.urlencoded(keepBody), idempotent(locks, { userOf }), (request, response, next) => {
+  response.status(201).location("/x").json({ receipt: "ch_1" });
+  return late[request.params.how](response, next);
+});
+app.use((error, request, response, next) => error.isOwn ? response.status(400).json({ is: "wrong" }) : next(error));
+"#;
+
+/// What people may take for a user.
+pub const USERS: &str = r#"
+const users = { object: { id: 1 }, promise: Promise.resolve("ann"), array: ["ann"], nan: NaN, number: 7 };
+const found = (request) => users[request.params.user];
+app.post("/as/:user", express.urlencoded(keepBody), idempotent(locks, { userOf: found }), (request, response) => {
+  response.json({});
+});
+"#;
+
+/// Handlers of the other server: one with a task, and a path that its redirects quote.
 pub const MORE_TASKS: &str = r#"
 from fastapi import BackgroundTasks
 def fail() -> None: raise RuntimeError("after the answer")

@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
 use super::handlers::{
-    BEHIND_A_PROXY, LOCKS_OF_EXPRESS, LOCKS_OF_STARLETTE, MORE_HANDLERS, MORE_TASKS, MOUNTED, NO_RAW_PATH,
+    BEHIND_A_PROXY, LOCKS_OF_EXPRESS, LOCKS_OF_STARLETTE, MORE_TASKS, MOUNTED, NO_RAW_PATH,
 };
 use super::provider::Provider;
 use super::{Scene, on_each_gateway};
@@ -17,12 +17,13 @@ use crate::clients::{installed, root, tool};
 use crate::pages::file;
 use kit::{PATIENCE, eventually, server_port};
 
+mod express;
+
 on_each_gateway!(
     of_requests_at_once_one_charges_and_repetitions_get_its_answer,
     an_answer_that_says_too_little_is_not_repeated,
     what_a_killed_server_may_have_done_is_not_done_again,
     a_server_that_may_take_over_ends_what_a_killed_one_began,
-    handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways,
     a_task_of_starlette_that_fails_after_the_answer_changes_nothing,
     what_locks_of_the_handler_raise_is_a_failure_of_the_handler,
     a_redirect_of_starlette_is_not_stored,
@@ -240,30 +241,6 @@ async fn a_server_that_may_take_over_ends_what_a_killed_one_began(scene: Scene) 
         next.asks(&key, "1999").await.is_receipt("ch_1", false);
         next.asks(&key, "1999").await.is_receipt("ch_1", true);
         assert_eq!(provider.charges(), 1);
-    }
-}
-
-async fn handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways(scene: Scene) {
-    let provider = Provider::start().await;
-    let server = Server::start_with(Framework::Express, &scene, &provider, None, MORE_HANDLERS).await;
-    let post = async |path: &str, form: &str| {
-        let mut command = Command::new("curl");
-        command.args(["-sS", "--max-time", "30", "-d", form, "-H", "X-User: ann", "-H"]);
-        command.args([&format!("Idempotency-Key: {path}"), "-w", "\n%header{location} %{http_code}"]);
-        let said = command.arg(format!("http://127.0.0.1:{}/{path}", server.port)).output().await.unwrap();
-        String::from_utf8(said.stdout).unwrap()
-    };
-    // A body that nobody kept cannot be told from another, so it is never taken for the same.
-    for form in ["amount=1", "amount=2"] {
-        let said = post("forgets", form).await;
-        assert!(said.ends_with(" 500"), "{said}");
-    }
-    assert_eq!(post("form", "amount=1").await, "{\"amount\":\"1\"}\n 200");
-    let another = post("form", "amount=2").await;
-    assert!(another.ends_with(" 422"), "{another}");
-    for _ in 0..2 {
-        assert_eq!(post("parts", "a=b").await, "one two\n/x 201");
-        assert_eq!(post("parts?of=a-list", "list=1").await, "one two\n/x 201");
     }
 }
 

@@ -1,0 +1,64 @@
+//! What handlers of Express may do around the middleware of docs/recipes/idempotency.md.
+
+use tokio::process::Command;
+
+use super::{Framework, Server};
+use crate::recipes::handlers::{LATE_HANDLERS, MORE_HANDLERS, USERS};
+use crate::recipes::provider::Provider;
+use crate::recipes::{Scene, on_each_gateway};
+
+on_each_gateway!(
+    handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways,
+    what_runs_after_the_answer_of_express_does_not_change_it,
+    a_user_who_is_no_text_and_no_number_is_not_served,
+);
+
+/// Express with more code in its program.
+async fn express(scene: &Scene, more: &str) -> Server {
+    Server::start_with(Framework::Express, scene, &Provider::start().await, None, more).await
+}
+
+/// Its answer: the body, and then its `Location` and its status. The path is the key, too.
+async fn post(server: &Server, path: &str, form: &str) -> String {
+    let mut command = Command::new("curl");
+    command.args(["-sS", "--max-time", "30", "-d", form, "-H", "X-User: ann", "-H"]);
+    command.args([&format!("Idempotency-Key: {path}"), "-w", "\n%header{location} %{http_code}"]);
+    let said = command.arg(format!("http://127.0.0.1:{}/{path}", server.port)).output().await.unwrap();
+    String::from_utf8(said.stdout).unwrap()
+}
+
+async fn handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways(scene: Scene) {
+    let server = express(&scene, MORE_HANDLERS).await;
+    // A body that nobody kept cannot be told from another, so it is never taken for the same.
+    for form in ["amount=1", "amount=2"] {
+        let said = post(&server, "forgets", form).await;
+        assert!(said.ends_with(" 500"), "{said}");
+    }
+    assert_eq!(post(&server, "form", "amount=1").await, "{\"amount\":\"1\"}\n 200");
+    let another = post(&server, "form", "amount=2").await;
+    assert!(another.ends_with(" 422"), "{another}");
+    for _ in 0..2 {
+        assert_eq!(post(&server, "parts", "a=b").await, "one two\n/x 201");
+        assert_eq!(post(&server, "parts?of=a-list", "list=1").await, "one two\n/x 201");
+    }
+}
+
+/// The work is done: a client that is told something else, or nothing, may pay again.
+async fn what_runs_after_the_answer_of_express_does_not_change_it(scene: Scene) {
+    let server = express(&scene, LATE_HANDLERS).await;
+    for how in ["next", "error", "own-error", "answer"] {
+        for round in ["first", "repeated"] {
+            let said = post(&server, &format!("late/{how}"), "").await;
+            assert_eq!(said, "{\"receipt\":\"ch_1\"}\n/x 201", "{how}, {round}");
+        }
+    }
+}
+
+/// All of them would be one: `[object Object]`, or `[object Promise]`.
+async fn a_user_who_is_no_text_and_no_number_is_not_served(scene: Scene) {
+    let server = express(&scene, USERS).await;
+    for (user, status) in [("object", 500), ("promise", 500), ("array", 500), ("nan", 500), ("number", 200)] {
+        let said = post(&server, &format!("as/{user}"), "").await;
+        assert!(said.ends_with(&format!(" {status}")), "{user}: {said}");
+    }
+}
