@@ -260,13 +260,14 @@ func (c *Client) take(ctx context.Context, lease *Lease, o Options, query url.Va
 	query.Set("ttl", inMs(lease.ttl))
 	waitUntil := time.Now().Add(least(o.Wait, 1e5*time.Hour)) // Later ones would overflow.
 	err := c.call(ctx, "PUT", lease, query, waitUntil.Add(c.RetryFor), waitUntil, true)
-	isStored := lease.record != nil && lease.record.stored != nil
-	if err == nil && !isStored && time.Until(lease.EndsAt()) < lease.ttl*2/3 {
+	isGranted := func() bool { return err == nil && (lease.record == nil || lease.record.stored == nil) }
+	if isGranted() && time.Until(lease.EndsAt()) < lease.ttl*2/3 {
 		// It waited. The same request says when the lease ends.
 		err = c.call(ctx, "PUT", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
 	}
 	var answer *Error
-	isOwn := errors.As(err, &answer) && answer.Yours // It was abandoned by this client, and the work has not begun.
+	// It was abandoned by this client, or the answer came late: the work has not begun.
+	isOwn := errors.As(err, &answer) && answer.Yours || isGranted() && lease.Check() != nil
 	isOpen := isOwn || err != nil && ctx.Err() != nil || errors.Is(err, ErrUnknown)
 	if isOpen || errors.Is(err, ErrBusy) && (o.Wait > 0 || len(lease.Keys) > 1) { // It frees what it was not told of.
 		_ = c.leave(lease, true)
@@ -479,9 +480,11 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 	}
 }
 
-// Whether this is the gateway's whole answer. A proxy may answer 200 with anything.
+// Whether this is the gateway's whole answer to this request. A proxy may answer 200 with anything.
 func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, header http.Header) bool {
 	var grant struct {
+		Key            string `json:"key"`
+		Token          string `json:"token"`
 		FencingToken   int64  `json:"fencing_token"`
 		TTLMs          int64  `json:"ttl_ms"`
 		KeptMs         int64  `json:"kept_ms"`
@@ -501,8 +504,9 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 	} else if status != http.StatusCreated && (isBegin || status != http.StatusOK) {
 		return false
 	}
-	isWhole := json.Unmarshal(text, &grant) == nil && (grant.Earlier != nil || !isBegin)
-	numbers := map[string]int64{l.Key: grant.FencingToken}
+	isWhole := json.Unmarshal(text, &grant) == nil && (grant.Earlier != nil || !isBegin) &&
+		(grant.Token == l.Token || method == "POST")
+	numbers := map[string]int64{grant.Key: grant.FencingToken}
 	if len(l.Keys) > 1 {
 		numbers = map[string]int64{}
 		for _, lock := range grant.Locks {

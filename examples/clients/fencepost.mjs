@@ -52,14 +52,15 @@ function kindOf(status, type) {
   if (status === 408 || status === 429 || NOTHING_HAPPENED.includes(name)) return Unavailable;
   return status >= 500 && status !== 501 ? Unknown : Refused;
 }
-function isDone(method, path, status, body) { // A proxy may answer 200 with anything.
+/** Whether that is the whole answer to this request. A proxy may answer 200 with anything, or with another answer. */
+function isDone(method, path, key, token, status, body) {
   if (method === "DELETE") return status === 204;
   const isBegin = method === "PUT" && path === "/once"; // There, 200 is somebody's result.
   const isPositive = (number) => Number.isInteger(number) && number > 0;
-  // Of several locks, each has its number.
-  const locks = Array.isArray(body?.locks) && body.locks.length ? body.locks : [body];
-  const isTaken = locks.every((lock) => isPositive(lock?.fencing_token));
-  const isWhole = isTaken && isPositive(method === "POST" ? body.kept_ms : body.ttl_ms);
+  const locks = Array.isArray(body?.locks) ? body.locks : [body]; // Of several, each has its number.
+  const isTaken = (key) => locks.some((lock) => lock?.key === String(key) && isPositive(lock.fencing_token));
+  const isOurs = [key].flat().every(isTaken) && (method === "POST" || body.token === token);
+  const isWhole = isOurs && isPositive(method === "POST" ? body.kept_ms : body.ttl_ms);
   return isWhole && (isBegin ? status === 201 && Number.isInteger(body.earlier) : status === 200 || status === 201);
 }
 function replayed(status, body, headers) {
@@ -146,9 +147,11 @@ export class Fencepost {
   async take(key, token, ttlMs, waitMs, query, more) {
     const put = (forMs, last) => this.call("PUT", key, token, now() + forMs, query, { ...more, ...last });
     try {
-      const [sentAt, grant] = await put(waitMs + this.retryForMs, { waitUntil: waitMs && now() + waitMs, isNew: true });
+      let said = await put(waitMs + this.retryForMs, { waitUntil: waitMs && now() + waitMs, isNew: true });
       // If it waited, the lease began later. The same request says when it ends.
-      return !grant.wasReplayed && now() - sentAt > ttlMs / 3 ? await put(this.tryForMs) : [sentAt, grant];
+      if (!said[1].wasReplayed && now() - said[0] > ttlMs / 3) said = await put(this.tryForMs);
+      if (said[1].wasReplayed || now() < said[0] + said[1].ttl_ms) return said;
+      throw new Abandoned("", { yours: true }); // This answer, too, came when the lease was over.
     } catch (error) { // It leaves the wait queue, and releases a grant that it was not told of.
       const harmless = [Lost, Refused, Unavailable, Abandoned, ...(waitMs || Array.isArray(key) ? [] : [Busy])];
       const isOwn = error instanceof Abandoned && error.problem.yours; // And the work has not begun.
@@ -297,7 +300,7 @@ export class Fencepost {
       const text = data.toString(), wait = headers["retry-after"], after = /^\d+$/.test(wait) ? wait * 1000 : undefined;
       let body;
       try { body = JSON.parse(text || "{}"); } catch { /* A proxy's answer. */ }
-      if (isDone(method, path, status, body)) return [sentAt, body];
+      if (isDone(method, path, key, token, status, body)) return [sentAt, body];
       const problem = String(body?.type).startsWith("/problems/") ? body : {};
       if (status === 400 && !problem.type && url.startsWith("http:") && /tls|https/i.test(text)) status = -1;
       const kind = kindOf(status, problem.type);

@@ -45,16 +45,18 @@ def kind_of(status: int, problem: str) -> type[FencepostError]:
     if status in (404, 409) and problem != "/problems/not-found": return Lost
     if status in (408, 429) or problem in NOTHING_HAPPENED: return Unavailable
     return Unknown if status >= 500 and status != 501 else Refused
-def is_done(method: str, path: str, status: int, body: Any) -> bool:  # A proxy may answer 200 with anything.
+def is_done(method: str, path: str, key: "Keys", token: str, status: int, body: Any) -> bool:
+    """Whether it is the whole answer to this very request. A proxy may answer 200 with anything."""
     if method == "DELETE": return status == 204
     is_begin = (method, path) == ("PUT", "/once")  # There, 200 is somebody's result.
-    is_grant = status == 201 or status == 200 and not is_begin
     def has(told: Any, name: str) -> bool:
         return isinstance(told, dict) and type(told.get(name)) is int and told[name] > 0
-    locks = body.get("locks") if isinstance(body, dict) else None  # Of several. Of one, the number stands in the body.
-    is_whole = has(body, "kept_ms" if method == "POST" else "ttl_ms") and all(
-        has(lock, "fencing_token") for lock in (locks if isinstance(locks, list) and locks else [body]))
-    return is_grant and is_whole and (not is_begin or type(body.get("earlier")) is int)
+    if not has(body, "kept_ms" if method == "POST" else "ttl_ms"): return False
+    locks = body["locks"] if isinstance(body.get("locks"), list) else [body]  # Each of several has its own number.
+    told = [lock.get("key") if has(lock, "fencing_token") else None for lock in locks]
+    is_ours = all(one in told for one in each(key)) and (method == "POST" or body.get("token") == token)
+    is_grant = status == 201 and (not is_begin or type(body.get("earlier")) is int) or status == 200 and not is_begin
+    return is_ours and is_grant and None not in told
 Keys = str | tuple[str, ...] | list[str]  # One, or several at once.
 def each(key: Keys) -> tuple[str, ...]: return (key,) if isinstance(key, str) else tuple(key)
 def now() -> float:  # This clock goes on while the machine sleeps. Windows has only the last one: there it does, too.
@@ -176,17 +178,20 @@ class Fencepost:
             if now() - sent > ttl_s / 3 and not isinstance(grant, Result):
                 # If it waited, the lease began later. The same request says when it ends.
                 sent, grant = self.call("PUT", key, token, now() + self.try_for_s, query, path=path, headers=headers)
-            return grant if isinstance(grant, Result) else made(key, token, sent, grant, query, headers)
+            got = grant if isinstance(grant, Result) else made(key, token, sent, grant, query, headers)
+            if isinstance(got, Result) or not got.is_over(): return got
+            raise self._unbegun(path, key, token)  # This answer, too, came when the lease was over.
         except (Lost, Refused, Unavailable): raise
-        except Abandoned as error:
-            if not error.problem.get("yours"): raise
-            with suppress(Exception): self._leave(path, key, token)  # It was ours, and the work has not begun.
-            raise Unavailable(f"{key}: the lease was over before the work began")
+        except Abandoned as error: raise self._unbegun(path, key, token) if error.problem.get("yours") else error
         except BaseException as error:  # It leaves the wait queue, and releases a grant that it was not told of.
             if wait_s or not isinstance(error, Busy) or not isinstance(key, str):
                 with suppress(Exception): self._leave(path, key, token)
             raise
 
+    def _unbegun(self, path: str, key: Keys, token: str) -> Unavailable:
+        """Gives back what was ours, before the work began."""
+        with suppress(Exception): self._leave(path, key, token)
+        return Unavailable(f"{key}: the lease was over before the work began")
     def _leave(self, path: str, key: Keys, token: str, is_clean: bool = True) -> None:
         query = {"clean": "true"} if path == "/once" and is_clean else {}
         self._each("DELETE", key, token, now() + self.try_for_s, query, path)
@@ -305,7 +310,7 @@ class Fencepost:
             if path == "/once" and method == "PUT" and (result := replayed(status, data, said)): return sent, result
             answer: Any = None
             with suppress(ValueError): answer = json.loads(data or "{}")
-            if is_done(method, path, status, answer): return sent, answer
+            if is_done(method, path, key, token, status, answer): return sent, answer
             text, wait = data.decode(errors="replace"), said.get("Retry-After") or ""
             after = float(wait) if wait.isdigit() else None
             problem = answer if isinstance(answer, dict) and str(answer.get("type")).startswith("/problems/") else {}

@@ -74,11 +74,13 @@ class AsyncFencepost:
             return taken
 
         try:
-            return await in_thread(work)
+            taken = await in_thread(work)
         except asyncio.CancelledError:  # After this, the gateway grants nothing to what the thread still asks.
             is_canceled.set()
             with suppress(FencepostError): await to_the_end(free)
             raise
+        if not isinstance(taken, Lease) or not taken.is_over(): return taken
+        raise await to_the_end(lambda: self.blocking._unbegun(path, key, token))  # The loop was blocked.
 
     async def renew(self, lease: Lease, ttl_s: float = 30) -> None:
         await in_thread(lambda: self.blocking.renew(lease, ttl_s))

@@ -1,5 +1,6 @@
 //! What clients make of answers that no gateway gives, and of gateways that answer differently.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,14 +17,17 @@ with_each!(
     super::Kind::EXAMPLES;
     what_is_no_whole_grant_is_no_lock,
     a_renewal_needs_a_whole_grant_and_a_release_a_204,
+    of_several_locks_an_answer_must_name_each,
+    what_is_granted_when_its_lease_is_over_is_given_back,
     a_refusal_leaves_no_lock_at_a_gateway_in_doubt,
     a_password_and_a_wrong_key_are_refused_and_told_to_nobody,
     a_short_lease_outlives_a_gateway_that_hangs,
 );
 
+/// A [`Pretender`] says the token of the request in the place of this one.
 pub const GRANT: &str =
     r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":300000,"expires_at":"2030-01-01T00:00:00Z"}"#;
-const NOT_GRANTS: [&str; 8] = [
+const NOT_GRANTS: [&str; 11] = [
     "",
     "<html>hi</html>",
     "[]",
@@ -32,12 +36,22 @@ const NOT_GRANTS: [&str; 8] = [
     r#"{"fencing_token":0,"ttl_ms":300000}"#,
     r#"{"fencing_token":"1","ttl_ms":300000}"#,
     r#"{"fencing_token":1}"#,
+    // A proxy that is behind by one answer says what was said to another request.
+    r#"{"key":"k","token":"of another client","fencing_token":1,"ttl_ms":300000}"#,
+    r#"{"key":"another","token":"t","fencing_token":1,"ttl_ms":300000}"#,
+    r#"{"key":"k","fencing_token":1,"ttl_ms":300000}"#,
 ];
 
+/// It ends with its connection.
 pub fn answer(status: &str, body: &str) -> String {
-    let length =
-        if status.starts_with("204") { String::new() } else { format!("content-length: {}\r\n", body.len()) };
-    format!("HTTP/1.1 {status}\r\n{length}connection: close\r\n\r\n{body}")
+    format!("HTTP/1.1 {status}\r\nconnection: close\r\n\r\n{body}")
+}
+
+/// What is said, with the token of this request in the place of `t`.
+pub fn said_to(request: &str, said: &str) -> String {
+    let mut lines = request.lines().map(str::to_lowercase);
+    let token = lines.find_map(|line| line.strip_prefix("lease-token: ").map(str::to_owned));
+    said.replace(r#""token":"t""#, &format!(r#""token":"{}""#, token.unwrap_or_default()))
 }
 
 /// What answers as it likes, until this is dropped.
@@ -61,7 +75,8 @@ impl Pretender {
                 let length = connection.read(&mut request).await.unwrap_or(0);
                 let text = String::from_utf8_lossy(&request[..length]);
                 let method = text.split(' ').next().unwrap().to_owned();
-                let _ = connection.write_all(answer(&method).as_bytes()).await;
+                let said = said_to(&text, &answer(&method));
+                let _ = connection.write_all(said.as_bytes()).await;
                 hears.lock().unwrap().push(method);
             }
         });
@@ -118,6 +133,42 @@ async fn a_renewal_needs_a_whole_grant_and_a_release_a_204(kind: Kind) {
     let asked =
         |method| pretenders.iter().all(|pretender| pretender.has_heard().iter().any(|heard| heard == method));
     assert!(asked("PATCH") && asked("DELETE"));
+}
+
+async fn of_several_locks_an_answer_must_name_each(kind: Kind) {
+    let two = r#"{"token":"t","locks":[{"key":"j","fencing_token":1},{"key":"k","fencing_token":2}],"ttl_ms":300000}"#;
+    for (wrong, right) in [(r#""j""#, r#""i""#), (r#""t""#, r#""of another client""#), ("", "")] {
+        let said = if wrong.is_empty() { two.to_owned() } else { two.replace(wrong, right) };
+        let gateway = Pretender::start(move |method| match method {
+            "DELETE" => answer("204 No Content", ""),
+            _ => answer("201 Created", &said),
+        });
+        let gateway = gateway.await;
+        let mut client = kind.start_in(&[("FENCEPOST_URL", &gateway.url), ("RETRY_FOR_S", "1")]).await;
+        let expected = if wrong.is_empty() { "granted 1 2" } else { "unknown" };
+        assert_eq!(client.does("both j k 300 0").await, expected, "{wrong}");
+    }
+}
+
+/// The first answer is late, so the client asks again how long its lease is. The second one is later than that.
+async fn what_is_granted_when_its_lease_is_over_is_given_back(kind: Kind) {
+    let grant = GRANT.replace("300000", "1000").replace('}', r#","earlier":0}"#);
+    for wish in ["acquire k 1 0", "hold k 1 0", "once k 1 0 f"] {
+        let (grant, puts) = (grant.clone(), AtomicUsize::new(0));
+        let slow = Pretender::start(move |method| {
+            if method == "DELETE" {
+                return answer("204 No Content", "");
+            }
+            let late_ms = if puts.fetch_add(1, Ordering::SeqCst) == 0 { 500 } else { 1_100 };
+            std::thread::sleep(Duration::from_millis(late_ms));
+            answer("201 Created", &grant)
+        });
+        let slow = slow.await;
+        let mut client = kind.start_in(&[("FENCEPOST_URL", &slow.url), ("TRY_FOR_S", "9")]).await;
+        assert_eq!(client.does(wish).await, "unavailable", "{wish}");
+        // It is noted after it is answered.
+        eventually("it is given back", async || slow.has_heard() == ["PUT", "PUT", "DELETE"]).await;
+    }
 }
 
 async fn a_refusal_leaves_no_lock_at_a_gateway_in_doubt(kind: Kind) {
