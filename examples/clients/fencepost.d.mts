@@ -27,6 +27,7 @@ export class NothingDone extends Error {}
 export interface Lease<Token = number> {
   readonly key: Keys;
   readonly token: string;
+  readonly ttlMs: number;
   /** Of one lock. Of several, each has its own in `fencingTokens`, and this is `undefined`. */
   readonly fencingToken: Token;
   readonly fencingTokens: { readonly [key: string]: number };
@@ -60,6 +61,7 @@ export class Fencepost {
   constructor(urls?: string | Iterable<string>, settings?: Settings);
   acquire(key: string, options?: LockOptions): Promise<Lease>;
   acquire(key: Keys, options?: LockOptions): Promise<Lease<number | undefined>>;
+  /** For `ttlMs` from now on, or for as long as the lease was taken for. */
   renew(lease: Lease<number | undefined>, ttlMs?: number): Promise<void>;
   release(lease: Lease<number | undefined>): Promise<void>;
   hold<T>(key: string, options: LockOptions, work: (lease: Lease) => Promise<T>): Promise<T>;

@@ -93,13 +93,13 @@ const now = () => performance.now(); // It stands still while the machine sleeps
 /** Show `fencingToken` to what the lock protects. `endsAt` is by `performance.now()`, and never too late. */
 export class Lease {
   /** `signal` aborts when the lease is over, and when the `signal` that was given to `hold` or `once` aborts. */
-  constructor(key, token, grant, sentAt, canceled) {
+  constructor(key, token, ttlMs, grant, sentAt, canceled) {
     const end = new AbortController(), signal = canceled ? AbortSignal.any([end.signal, canceled]) : end.signal;
     setMaxListeners(0, end.signal); // Each renewal of each key is one.
-    const { fencing_token: fencingToken, slot, locks = [{ key, fencing_token: fencingToken }] } = grant;
-    // Of several locks each has a number of its own.
+    const { fencing_token: fencingToken, slot, locks = [grant] } = grant; // Of several, each has a number of its own.
     const fencingTokens = Object.fromEntries(locks.map((lock) => [lock.key, lock.fencing_token]));
-    Object.assign(this, { key, token, fencingToken, fencingTokens, slot, endsAt: sentAt + grant.ttl_ms, signal, end });
+    const endsAt = sentAt + grant.ttl_ms;
+    Object.assign(this, { key, token, ttlMs, fencingToken, fencingTokens, slot, endsAt, signal, end });
   }
   /** Throws `Lost` if someone else may hold the lock. */
   check() {
@@ -141,7 +141,7 @@ export class Fencepost {
     const token = crypto.randomUUID(), query = { ttl: `${Math.round(ttlMs)}ms`, ...(owner && { owner }) };
     if (slots !== 1) query.slots = slots;
     const [sentAt, grant] = await this.take(key, token, ttlMs, waitMs, query, { signal });
-    return new Lease(key, token, grant, sentAt);
+    return new Lease(key, token, ttlMs, grant, sentAt);
   }
 
   async take(key, token, ttlMs, waitMs, query, more) {
@@ -170,7 +170,7 @@ export class Fencepost {
     for (const { reason } of freed) if (reason) throw reason; // It has left none of the others behind.
   }
 
-  async renew(lease, ttlMs = 30_000) {
+  async renew(lease, ttlMs = lease.ttlMs) { // Else for as long as it was taken for.
     const query = { ttl: `${Math.round(ttlMs)}ms` }, { key, token, endsAt, path } = lease, signal = lease.end?.signal;
     const isLost = (error) => { if (error instanceof Lost) throw error; return error; }; // No other failure hides it.
     const ask = (one) => this.call("PATCH", one, token, endsAt, query, { path, signal }).catch(isLost);
@@ -247,7 +247,7 @@ export class Fencepost {
     const headers = fingerprint ? { "Once-Fingerprint": fingerprint } : {};
     const [sentAt, said] = await this.take(key, token, ttlMs, waitMs, query, { path: "/once", headers, signal });
     if (said.wasReplayed) return said;
-    const place = new Place(key, token, said, sentAt, signal);
+    const place = new Place(key, token, ttlMs, said, sentAt, signal);
     return Object.assign(place, { earlier: said.earlier, maxResultBytes: said.max_result_bytes, query, headers });
   }
 

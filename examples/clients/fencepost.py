@@ -97,14 +97,14 @@ class Lease:
     path = "/lock"
     def __init__(self, key: Keys, token: str, sent: float, grant: Any, *begun: dict[str, str]) -> None:
         self.key, self.token, self.ends_at, self.lost = key, token, sent + grant["ttl_ms"] / 1000, threading.Event()
-        locks = grant.get("locks") or [grant | {"key": each(key)[0]}]
-        self.fencing_tokens: dict[str, int] = {lock["key"]: lock["fencing_token"] for lock in locks}
+        self.ttl = begun[0]["ttl"]
+        self.fencing_tokens: dict[str, int] = {it["key"]: it["fencing_token"] for it in grant.get("locks") or [grant]}
         self.slot: int | None = grant.get("slot")  # If several may hold the lock: a number from 1 on that no other has.
     @property
     def fencing_token(self) -> int:
         """Of several locks each has its own, in `fencing_tokens`: then there is no such number."""
-        [number] = self.fencing_tokens.values()
-        return number
+        if len(self.fencing_tokens) > 1: raise ValueError("each of several locks has its own: use fencing_tokens")
+        return next(iter(self.fencing_tokens.values()))
     def check(self) -> None:
         """Raises `Lost` if someone else may hold the lock."""
         if self.is_over(): raise Lost(f"{self.key}: the lease is over")
@@ -113,7 +113,7 @@ class Place(Lease):
     """Of a worker. If `earlier` is not 0, so many workers before may have done the work, or half of it: look first."""
     path = "/once"
     def __init__(self, key: str, token: str, sent: float, grant: Any, *begun: dict[str, str]) -> None:
-        super().__init__(key, token, sent, grant)
+        super().__init__(key, token, sent, grant, *begun)
         (self.query, self.headers), self.earlier = begun, int(grant["earlier"])  # With those it was begun.
         self.max_result_bytes: int = grant.get("max_result_bytes", 0)
     def is_clean_after(self, error: BaseException) -> bool:  # Of one place: work around it may have done something.
@@ -207,8 +207,8 @@ class Fencepost:
         if failed: raise failed[0]
         return said
 
-    def renew(self, lease: Lease, ttl_s: float = 30) -> None:
-        query = {"ttl": f"{round(ttl_s * 1000)}ms"}
+    def renew(self, lease: Lease, ttl_s: float | None = None) -> None:  # Else for as long as it was taken for.
+        query = {"ttl": lease.ttl if ttl_s is None else f"{round(ttl_s * 1000)}ms"}
         got = self._each("PATCH", lease.key, lease.token, lease.ends_at, query, lease.path, lease)
         lease.ends_at = max(lease.ends_at, min(sent + grant["ttl_ms"] / 1000 for sent, grant in got))
 
@@ -248,9 +248,8 @@ class Fencepost:
         """Returns the stored result if there is one. Otherwise it works, and stores what `work` returns. Raises `Busy`
         if another is still at work after `wait_s`. If `work` raises, the place is given up, and the next worker is told
         that something may have been done, except after `NothingDone`."""
-        place = self._begin(key, uuid.uuid4().hex, ttl_s, wait_s, keep_s, owner, fingerprint, takeover)
+        place, result = self._begin(key, uuid.uuid4().hex, ttl_s, wait_s, keep_s, owner, fingerprint, takeover), None
         if isinstance(place, Result): return place
-        result = None
         try:
             self._renews(place, ttl_s); result = result_of(work(place), place.max_result_bytes)
             return self._store(place, result, ttl_s)
@@ -309,10 +308,10 @@ class Fencepost:
             status, data, said = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s)), lease)
             if path == "/once" and method == "PUT" and (result := replayed(status, data, said)): return sent, result
             answer: Any = None
-            with suppress(ValueError): answer = json.loads(data or "{}")
+            with suppress(ValueError, RecursionError): answer = json.loads(data or "{}")
             if is_done(method, path, key, token, status, answer): return sent, answer
             text, wait = data.decode(errors="replace"), said.get("Retry-After") or ""
-            after = float(wait) if wait.isdigit() else None
+            after = float(wait) if wait.isdecimal() else None
             problem = answer if isinstance(answer, dict) and str(answer.get("type")).startswith("/problems/") else {}
             if status == 400 and not problem and url[:5] == "http:" and re.search("(?i)tls|https", text): status = -1
             kind = kind_of(status, problem.get("type", ""))
@@ -349,7 +348,8 @@ class Fencepost:
         def ask() -> None:
             try: said.set_result(self._ask(handler, request, timeout_s))
             except BaseException as error: said.set_exception(error)
-        threading.Thread(target=ask, daemon=True).start()
+        try: threading.Thread(target=ask, daemon=True).start()
+        except RuntimeError: ask()  # There is no thread left, and the result of work that is done must be stored.
         try: return said.result(timeout_s)
         except TooLate: return 0 if handler.turn.acquire(blocking=False) else 1, b"no answer in time", {}
 

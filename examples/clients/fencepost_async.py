@@ -30,7 +30,9 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 async def to_the_end(work: Callable[[], T]) -> T:
     """Also if the task is canceled meanwhile: with the task, the program may end, and with that the thread."""
-    asked, canceled = in_thread(work), None
+    canceled = None
+    try: asked = in_thread(work)
+    except RuntimeError: return work()  # There is no thread left, and what is done must be stored: so the loop waits.
     while not asked.done():
         try: await asyncio.wait([asked])
         except asyncio.CancelledError as error: canceled = error
@@ -65,9 +67,7 @@ class AsyncFencepost:
 
     async def _take(self, path: str, key: Keys, token: str, take: Callable[[], T]) -> T:
         is_canceled = threading.Event()
-
         def free() -> None: self.blocking._leave(path, key, token)
-
         def work() -> T:
             taken = take()
             if is_canceled.is_set(): free()
@@ -82,7 +82,7 @@ class AsyncFencepost:
         if not isinstance(taken, Lease) or not taken.is_over(): return taken
         raise await to_the_end(lambda: self.blocking._unbegun(path, key, token))  # The loop was blocked.
 
-    async def renew(self, lease: Lease, ttl_s: float = 30) -> None:
+    async def renew(self, lease: Lease, ttl_s: float | None = None) -> None:
         await in_thread(lambda: self.blocking.renew(lease, ttl_s))
 
     async def release(self, lease: Lease) -> None:

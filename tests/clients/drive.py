@@ -103,8 +103,8 @@ def do(fencepost: Fencepost, lease: Lease | None, words: list[str]) -> Lease | N
         case ["both", key, other, ttl_s, wait_s]:
             lease = fencepost.acquire((key, other), float(ttl_s), float(wait_s))
             say(f"granted {lease.fencing_tokens[key]} {lease.fencing_tokens[other]}")
-        case ["renew", ttl_s] if lease:
-            fencepost.renew(lease, float(ttl_s))
+        case ["renew", *ttl_s] if lease:
+            fencepost.renew(lease, *map(float, ttl_s))
             say("renewed")
         case ["release"] if lease:
             fencepost.release(lease)

@@ -99,7 +99,7 @@ async function act([verb, ...args]: string[]): Promise<void> {
     lease = both;
     say(`granted ${lease.fencingTokens[key]} ${lease.fencingTokens[other]}`);
   } else if (verb === "renew" && lease) {
-    await fencepost.renew(lease, Number(args[0]) * 1000);
+    await fencepost.renew(lease, args[0] ? Number(args[0]) * 1000 : undefined);
     say("renewed");
   } else if (verb === "release" && lease) {
     await fencepost.release(lease);

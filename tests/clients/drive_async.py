@@ -75,8 +75,8 @@ async def do(fencepost: AsyncFencepost, lease: AsyncLease | None, words: list[st
         case ["both", key, other, ttl_s, wait_s]:
             lease = await fencepost.acquire((key, other), float(ttl_s), float(wait_s))
             say(f"granted {lease.fencing_tokens[key]} {lease.fencing_tokens[other]}")
-        case ["renew", ttl_s] if lease:
-            await fencepost.renew(lease, float(ttl_s))
+        case ["renew", *ttl_s] if lease:
+            await fencepost.renew(lease, *map(float, ttl_s))
             say("renewed")
         case ["release"] if lease:
             await fencepost.release(lease)

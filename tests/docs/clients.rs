@@ -45,6 +45,10 @@ with_each!(
 );
 with_each!(super::Kind::CANCELABLE; what_is_canceled_leaves_the_wait_queue);
 with_each!(
+    [super::Kind::Python, super::Kind::AsyncPython, super::Kind::JavaScript];
+    a_renewal_is_for_as_long_as_the_lease_was_taken_for,
+);
+with_each!(
     super::Kind::EXAMPLES;
     a_slot_is_taken_renewed_and_released_beside_others,
     several_locks_are_taken_at_once_or_none,
@@ -103,6 +107,16 @@ async fn a_lock_is_taken_renewed_and_released(kind: Kind) {
     look().await.expect_problem(404, "not-held");
     client.ends().await;
     other.ends().await;
+}
+
+/// A shorter one would do nothing while more is left, and the lease would end between two of them.
+async fn a_renewal_is_for_as_long_as_the_lease_was_taken_for(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    client.is_granted("acquire k 93 0").await;
+    let mut renewal = scene.proxy.expect("ttl=93000ms", Fate::Pass);
+    assert_eq!(client.does("renew").await, "renewed");
+    renewal.reaches(Progress::Answered).await;
 }
 
 async fn a_slot_is_taken_renewed_and_released_beside_others(kind: Kind) {

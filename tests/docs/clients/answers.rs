@@ -19,6 +19,7 @@ with_each!(
     a_renewal_needs_a_whole_grant_and_a_release_a_204,
     of_several_locks_an_answer_must_name_each,
     what_is_granted_when_its_lease_is_over_is_given_back,
+    a_pause_that_is_no_number_is_none,
     a_refusal_leaves_no_lock_at_a_gateway_in_doubt,
     a_password_and_a_wrong_key_are_refused_and_told_to_nobody,
     a_short_lease_outlives_a_gateway_that_hangs,
@@ -169,6 +170,23 @@ async fn what_is_granted_when_its_lease_is_over_is_given_back(kind: Kind) {
         // It is noted after it is answered.
         eventually("it is given back", async || slow.has_heard() == ["PUT", "PUT", "DELETE"]).await;
     }
+}
+
+/// Python takes this character for a digit, and can make no number of it.
+async fn a_pause_that_is_no_number_is_none(kind: Kind) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut answering = JoinSet::new();
+    answering.spawn(async move {
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let _ = connection.read(&mut [0; 4096]).await;
+            let busy = b"HTTP/1.1 503 Busy\r\nretry-after: \xb2\r\nconnection: close\r\n\r\n";
+            let _ = connection.write_all(busy).await;
+        }
+    });
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &url), ("RETRY_FOR_S", "1")]).await;
+    assert_eq!(client.does("acquire k 300 0").await, "unknown");
 }
 
 async fn a_refusal_leaves_no_lock_at_a_gateway_in_doubt(kind: Kind) {

@@ -104,30 +104,61 @@ async fn the_loss_of_a_lease_that_is_shorter_than_asked_is_told_when_it_ends(kin
     assert_eq!(client.does("lost").await, "lost");
 }
 
+/// What this program says, in which `start` and `fails` may be the `start` of threads.
+async fn python_says(code: &str) -> String {
+    let before = "import asyncio, threading, time\n\
+        from fencepost import Fencepost\n\
+        from fencepost_async import AsyncFencepost, Lost\n\
+        start = threading.Thread.start\n\
+        def fails(thread): raise RuntimeError('no thread')\n";
+    let (gateway, script) = (gateway().await, tempfile::NamedTempFile::new().unwrap());
+    std::fs::write(script.path(), format!("{before}{code}")).unwrap();
+    let mut command = workshop::bare_python(script.path().to_str().unwrap());
+    workshop::run(command.env("FENCEPOST_URL", url(&gateway))).await.trim().to_owned()
+}
+
+/// To ask for a renewal would stop the event loop, and with it all other tasks.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_loss_of_a_lease_is_told_where_python_has_no_thread_left_to_renew_it() {
-    let no_thread = "import threading\ndef fails(thread): raise RuntimeError('no thread')\n";
-    let blocking = "from fencepost import Fencepost, Lost\n\
-        try:\n  \
-          with Fencepost().hold('k', ttl_s=1) as lease:\n    \
-            start, threading.Thread.start = threading.Thread.start, fails\n    \
-            said = lease.lost.wait(15)\n    \
-            threading.Thread.start = start\n\
-        except Lost: print('told', said)\n";
-    let with_tasks = "import asyncio\nfrom fencepost_async import AsyncFencepost, Lost\n\
-        async def main():\n  \
+async fn the_loss_of_a_lease_is_told_where_async_python_has_no_thread_left_to_renew_it() {
+    let code = "async def main():\n  \
           async with AsyncFencepost().hold('k', ttl_s=1) as lease:\n    \
-            start, threading.Thread.start = threading.Thread.start, fails\n    \
+            threading.Thread.start = fails\n    \
             await asyncio.wait_for(lease.lost.wait(), 15)\n    \
             threading.Thread.start = start\n\
         try: asyncio.run(main())\n\
-        except Lost: print('told', True)\n";
+        except Lost: print('told')\n";
+    assert_eq!(python_says(code).await, "told");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_where_python_has_no_thread_left() {
+    let code = "with Fencepost().hold('k', ttl_s=3) as lease:\n  \
+          threading.Thread.start = fails\n  \
+          time.sleep(5)\n  \
+          lease.check()\n\
+        print('released')\n";
+    assert_eq!(python_says(code).await, "released");
+}
+
+/// Else the next one does it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_is_done_is_stored_where_python_has_no_thread_left() {
+    let blocking = "def work(place):\n  \
+          threading.Thread.start = fails\n  \
+          return b'paid'\n\
+        Fencepost().once('k', work)\n\
+        threading.Thread.start = start\n\
+        print(Fencepost().once('k', work).was_replayed)\n";
+    let with_tasks = "async def work(place):\n  \
+          threading.Thread.start = fails\n  \
+          return b'paid'\n\
+        async def main():\n  \
+          await AsyncFencepost().once('k', work)\n  \
+          threading.Thread.start = start\n  \
+          print((await AsyncFencepost().once('k', work)).was_replayed)\n\
+        asyncio.run(main())\n";
     for code in [blocking, with_tasks] {
-        let (gateway, script) = (gateway().await, tempfile::NamedTempFile::new().unwrap());
-        std::fs::write(script.path(), format!("{no_thread}{code}")).unwrap();
-        let mut command = workshop::bare_python(script.path().to_str().unwrap());
-        let said = workshop::run(command.env("FENCEPOST_URL", url(&gateway))).await;
-        assert_eq!(said.trim(), "told True");
+        assert_eq!(python_says(code).await, "True", "{code}");
     }
 }
 
