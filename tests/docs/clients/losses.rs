@@ -108,13 +108,26 @@ async fn the_loss_of_a_lease_that_is_shorter_than_asked_is_told_when_it_ends(kin
 async fn python_says(code: &str) -> String {
     let before = "import asyncio, threading, time\n\
         from fencepost import Fencepost\n\
-        from fencepost_async import AsyncFencepost, Lost\n\
+        from fencepost_async import AsyncFencepost, Lost, Unavailable\n\
         start = threading.Thread.start\n\
         def fails(thread): raise RuntimeError('no thread')\n";
     let (gateway, script) = (gateway().await, tempfile::NamedTempFile::new().unwrap());
     std::fs::write(script.path(), format!("{before}{code}")).unwrap();
     let mut command = workshop::bare_python(script.path().to_str().unwrap());
     workshop::run(command.env("FENCEPOST_URL", url(&gateway))).await.trim().to_owned()
+}
+
+/// The thread has the lock in time, and the task hears of it too late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_async_python_that_ends_while_the_event_loop_is_blocked_is_none() {
+    let code = "async def main():\n  \
+          asked = asyncio.create_task(AsyncFencepost().acquire('k', ttl_s=1))\n  \
+          await asyncio.sleep(0)\n  \
+          time.sleep(3)\n  \
+          try: await asked\n  \
+          except Unavailable: print('unavailable')\n\
+        asyncio.run(main())\n";
+    assert_eq!(python_says(code).await, "unavailable");
 }
 
 /// To ask for a renewal would stop the event loop, and with it all other tasks.
