@@ -94,10 +94,10 @@ fn signal_group(child: &Child, name: &str) {
 }
 
 async fn a_script_whose_group_is_ended_keeps_its_lock_until_its_command_has_ended(scene: Scene) {
-    scene.program(
-        "job",
-        &super::JOB.replace("to end >>notes;", "to end >>notes; sleep 2; echo ended >>notes;"),
-    );
+    let ends_slowly =
+        r#"trap 'trap "" TERM HUP; echo asked to end >>notes; sleep 2; echo ended >>notes; exit 4' TERM HUP"#;
+    let job = super::JOB.replace("trap 'echo asked to end >>notes; exit 4' TERM", ends_slowly);
+    scene.program("job", &job);
     let look = async || scene.client.get("/locks/k").send().await;
     for name in ["TERM", "HUP"] {
         let _ = fs::remove_file(scene.shell.path("notes"));
