@@ -135,7 +135,7 @@ impl QuorumStore {
     }
 
     /// Ends the grant of this number, if most servers hold the lock by it. Where it is not known whether they do, it is ended
-    /// all the same if some server has it: a number is given once, so no other grant is touched. The outcome is unknown then.
+    /// all the same where a server has it: a number is granted once, so no other grant is touched. The outcome is unknown then.
     pub(super) async fn break_all(&self, Break { key, fence }: &Break, deadline: Instant) -> AnswerTo<Break> {
         let mut look = self.pollster.ask(&self.to_inspect(key, None), deadline);
         let is_named = |lease: &Lease| lease.fencing_token == *fence;
@@ -144,9 +144,15 @@ impl QuorumStore {
             Ok(Some((_, lease))) if !is_named(&lease) => return Ok(Broken::HeldByAnother),
             Ok(Some((holder, lease))) => (holder, Ok(lease)),
             Err(error) => {
-                let mut reported = held_locks(&look.answers, |_| true).into_iter();
-                let Some(held) = reported.find(|held| is_named(&held.lease)) else { return Err(error) };
-                (held.holder, Err(error))
+                let reported = held_locks(&look.answers, |_| true).into_iter();
+                let mut named = reported.filter(|held| is_named(&held.lease)).map(|held| held.holder);
+                let Some(first) = named.next() else { return Err(error) };
+                // It may be proposed to others, too.
+                for other in named {
+                    let call = self.to_break(key, &other, *fence);
+                    self.pollster.see_through(&call, self.pollster.ask(&call, deadline));
+                }
+                (first, Err(error))
             }
         };
         let call = self.to_break(key, &holder, *fence);

@@ -28,10 +28,11 @@ pub(super) struct MemberStatus {
     pub(super) epoch_before: u64,
     pub(super) members: String,
     at: Instant,
-    /// How much of its quarantine gateways have seen go by, in ms; less than nothing at its beginning.
-    served_ms: i64,
-    /// Since when it was seen so, without a break.
+    /// How much of its quarantine gateways have seen go by, in ms.
+    served_ms: u64,
+    /// Since when it was seen so, without a break, and how much of its quarantine had gone by then.
     pub(super) first_at: Instant,
+    first_served_ms: u64,
 }
 
 /// How long what was seen may be acted upon.
@@ -70,9 +71,11 @@ impl MemberStatus {
         let number = |index| text(index)?.parse::<u64>().ok();
         let at = Instant::now();
         let (now_ms, since_ms) = (Self::clock_us(reply)?.unsigned_abs() / 1000, number(1)?);
-        let first_at = before
+        // Where it is not in quarantine, this says nothing.
+        let served_ms = text(8)?.parse().unwrap_or_default();
+        let (first_at, first_served_ms) = before
             .filter(|before| before.kind == kind && before.run == run && before.since_ms == since_ms)
-            .map_or(at, |before| before.first_at);
+            .map_or((at, served_ms), |before| (before.first_at, before.first_served_ms));
         Some(Self {
             kind,
             run: run.to_owned(),
@@ -84,10 +87,10 @@ impl MemberStatus {
             epoch: number(5)?,
             members: text(6)?,
             epoch_before: number(7)?,
-            // Where it is not in quarantine, this says nothing.
-            served_ms: text(8)?.parse().unwrap_or_default(),
+            served_ms,
             at,
             first_at,
+            first_served_ms,
         })
     }
 
@@ -165,11 +168,14 @@ impl MemberStatus {
         self.since_ms != 0
     }
 
-    /// How much longer its quarantine lasts if a lease can last so long: by its clock, and by what gateways have seen go by.
+    /// How much longer its quarantine lasts if a lease can last so long: by its clock, by what gateways have seen go by, and by the
+    /// clock of this machine since it was first seen. The server's clock may be set forward, or run fast.
     pub(super) fn quarantine_left(&self, longest_ms: u64) -> Duration {
         let by_clock_ms = self.since_ms.saturating_add(longest_ms).saturating_sub(self.now_ms);
-        let unseen_ms = longest_ms.saturating_add_signed(self.served_ms.saturating_neg());
-        Duration::from_millis(by_clock_ms.max(unseen_ms)).saturating_sub(self.at.elapsed())
+        let unseen_ms = |served_ms: u64| longest_ms.saturating_sub(served_ms);
+        let left = |ms, at: Instant| Duration::from_millis(ms).saturating_sub(at.elapsed());
+        let by_record = left(by_clock_ms.max(unseen_ms(self.served_ms)), self.at);
+        by_record.max(left(unseen_ms(self.first_served_ms), self.first_at))
     }
 }
 
@@ -184,21 +190,31 @@ mod tests {
     const LONGEST_MS: u64 = 60_000;
 
     /// What a server says that went into quarantine at `since_s`, and whose clock shows `now_s`.
-    fn left_s(now_s: u64, since_s: u64, served_s: i64) -> u64 {
+    fn seen(now_s: u64, since_s: u64, served_s: u64, before: Option<&MemberStatus>) -> MemberStatus {
         let text = |text: String| Value::BulkString(text.into_bytes());
         let fields = [now_s * 1_000_000, since_s * 1_000, LONGEST_MS, 0, 0, 1].map(|n| text(n.to_string()));
         let last = ["a b c".to_owned(), "0".to_owned(), (served_s * 1_000).to_string()].map(text);
         let fields = [Value::Int(0)].into_iter().chain(fields).chain(last).collect();
         let reply = ScriptReply::from_redis_value(Value::Array(fields)).unwrap();
-        let left = MemberStatus::read(&reply, "run", None).unwrap().quarantine_left(LONGEST_MS);
-        left.as_secs_f64().round() as u64
+        MemberStatus::read(&reply, "run", before).unwrap()
+    }
+
+    fn left_s(now_s: u64, since_s: u64, served_s: u64) -> u64 {
+        seen(now_s, since_s, served_s, None).quarantine_left(LONGEST_MS).as_secs_f64().round() as u64
     }
 
     #[test]
     fn a_clock_that_is_set_forward_ends_no_quarantine() {
-        assert_eq!(left_s(1_000, 1_000, -2), 62);
+        assert_eq!(left_s(1_000, 1_000, 0), 60);
         assert_eq!(left_s(5_000, 1_000, 1), 59);
         assert_eq!(left_s(5_000, 1_000, 60), 0);
+    }
+
+    #[test]
+    fn a_clock_that_runs_fast_ends_no_quarantine_that_was_seen_to_begin() {
+        let first = seen(1_000, 1_000, 0, None);
+        let fast = seen(1_080, 1_000, 78, Some(&first));
+        assert!(fast.quarantine_left(LONGEST_MS) > Duration::from_secs(50));
     }
 
     #[test]

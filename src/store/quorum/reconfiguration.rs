@@ -168,7 +168,7 @@ impl Membership {
         if good.len() < self.quorum() || good.iter().find(is_unsettled).is_none() {
             return;
         }
-        let Some(high) = self.highest(good, false).await else { return };
+        let Some(high) = self.highest(good, None).await else { return };
         for index in good.iter().filter(is_unsettled) {
             if let Ok(status) = &statuses[*index] {
                 self.change(*index, status, Change::Settle { high }).await;
@@ -204,10 +204,10 @@ impl Membership {
             return;
         }
         let high = if is_majority {
-            self.highest(good, false).await
+            self.highest(good, None).await
         } else {
             let all: Vec<_> = (0..self.members.len()).filter(|other| statuses[*other].is_ok()).collect();
-            self.highest(&all, true).await
+            self.highest(&all, Some(index)).await
         };
         let Some(high) = high else { return };
         let server = &self.members[index].name;
@@ -224,20 +224,22 @@ impl Membership {
         }
     }
 
-    /// The largest number that these servers have accepted. Of those that count most must say it; of those that have
-    /// forgotten what they accepted, any.
-    async fn highest(&self, servers: &[usize], have_forgotten: bool) -> Option<u64> {
-        let args = [self.list.epoch.to_string(), if have_forgotten { "1" } else { "0" }.to_owned()];
+    /// The largest number that these servers have accepted. Of those that count, most must say it. Where servers have forgotten
+    /// what they accepted, it is enough that the one says it whose quarantine ends, `own`.
+    async fn highest(&self, servers: &[usize], own: Option<usize>) -> Option<u64> {
+        let args = [self.list.epoch.to_string(), if own.is_some() { "1" } else { "0" }.to_owned()];
         let mut numbers = Vec::new();
         for server in servers {
             let deadline = Instant::now() + self.reply_timeout;
-            if let Ok((_, reply)) = self.members[*server].ask(&scripts::HIGH, &args, deadline).await
-                && reply.outcome == 1
-            {
-                numbers.extend(reply.field::<String>(0).and_then(|text| text.parse::<u64>().ok()));
+            match self.members[*server].ask(&scripts::HIGH, &args, deadline).await {
+                Ok((_, reply)) if reply.outcome == 1 => {
+                    numbers.extend(reply.field::<String>(0).and_then(|text| text.parse::<u64>().ok()));
+                }
+                _ if own == Some(*server) => return None,
+                _ => {}
             }
         }
-        let needed = if have_forgotten { 1 } else { self.quorum() };
+        let needed = if own.is_some() { 1 } else { self.quorum() };
         numbers.iter().max().copied().filter(|_| numbers.len() >= needed)
     }
 

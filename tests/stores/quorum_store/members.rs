@@ -273,7 +273,7 @@ async fn a_clock_that_is_set_forward_ends_no_quarantine_for_gateways_that_come_l
     drop(first);
     let began_behind = "local time = redis.call('TIME')
         local behind = string.format('%.0f', time[1] * 1000 - 3600000)
-        redis.call('HSET', KEYS[1], 'since', behind, 'served', behind .. ' 0 ' .. behind)";
+        redis.call('HSET', KEYS[1], 'longest', 70000, 'since', behind, 'served', behind .. ' 0 ' .. behind)";
     let _: () = node.command(&["EVAL", began_behind, "1", RECORD]).await;
     let second = ready(quorum.gateway(&BRIEF).await).await;
     shows(&second, node, "quarantine").await;
@@ -282,5 +282,31 @@ async fn a_clock_that_is_set_forward_ends_no_quarantine_for_gateways_that_come_l
         assert_eq!(does_count(node).await, Ok(false), "after {:?}", seen_at.elapsed());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    let page = String::from_utf8(run(&["check", "--store", &quorum.url()]).stdout).unwrap();
+    assert!(page.contains(": in quarantine for 1m"), "{page}");
+    counts_at_once(node).await;
+}
+
+/// Its quarantine does not go on meanwhile. But it is known to be in one, so others need not wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refuses_to_write_is_seen_to_be_in_quarantine() {
+    let mut quorum = Quorum::start(3).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    for node in &quorum.nodes {
+        counts_soon(node).await;
+    }
+    quorum.nodes[0].kill();
+    quorum.nodes[0].start_again().await;
+    let node = &quorum.nodes[0];
+    shows(&gateway, node, "quarantine").await;
+    let _: () = node.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let served = async || node.command::<Option<String>>(&["HGET", RECORD, "served"]).await;
+    let (before, seen_at) = (served().await, Instant::now());
+    while seen_at.elapsed() < Duration::from_secs(3) {
+        shows(&gateway, node, "quarantine").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(served().await, before);
+    let _: () = node.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
     counts_at_once(node).await;
 }

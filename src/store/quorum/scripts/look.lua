@@ -8,8 +8,8 @@
 --   it holds may be of any time: that it was written to a disk before is no proof of being all that was accepted
 --   3 it knows a later list · 4 it knows another list of this epoch · 5 it knows an earlier list
 
--- How much of a quarantine may go by between two looks, in ms. A clock may be set forward at any moment, above all after a boot: the
--- quarantine begins with as much too little, so that one such step makes it no shorter.
+-- How much of a quarantine may go by between two looks, in ms. A clock may be set forward at any moment, above all after a boot: to count
+-- begins as much too late, so that one such step makes the quarantine no shorter.
 local MOST_BETWEEN_LOOKS_MS = 2500
 
 local function whole(number) return string.format('%.0f', number) end
@@ -40,11 +40,14 @@ if tonumber(longest) < tonumber(ARGV[4]) then
 end
 if since ~= '0' then
   local now_ms = math.floor(now_us / 1000)
-  local of, gone_ms, seen_ms = string.match(served or '', '^(%d+) (%-?%d+) (%d+)$')
-  if of ~= since then gone_ms, seen_ms = -MOST_BETWEEN_LOOKS_MS, now_ms end
-  gone_ms = whole(gone_ms + math.max(0, math.min(now_ms - seen_ms, MOST_BETWEEN_LOOKS_MS)))
-  redis.call('HDEL', KEYS[1], '')
-  redis.call('HSET', KEYS[1], 'served', whole(since) .. ' ' .. gone_ms .. ' ' .. whole(now_ms))
-  served = gone_ms
+  local of, gone_ms, seen_ms = string.match(served or '', '^(%d+) (%d+) (%d+)$')
+  local has_begun = of == since
+  if not has_begun then gone_ms, seen_ms = 0, now_ms end
+  served = whole(gone_ms)
+  -- It may refuse to write for now, as with a full disk. Then this time does not count.
+  if (has_begun or now_ms - since >= MOST_BETWEEN_LOOKS_MS) and type(redis.pcall('HDEL', KEYS[1], '')) == 'number' then
+    served = whole(gone_ms + math.max(0, math.min(now_ms - seen_ms, MOST_BETWEEN_LOOKS_MS)))
+    redis.call('HSET', KEYS[1], 'served', whole(since) .. ' ' .. whole(served) .. ' ' .. whole(now_ms))
+  end
 end
 return answer(0)

@@ -30,8 +30,9 @@ longest = math.max(tonumber(longest or 0), tonumber(ARGV[5]))
 
 local function write(...)
   -- By this field earlier versions believed what a server had loaded. A server that is out of memory allows HSET only to a
-  -- script that has written already.
-  redis.call('HDEL', RECORD, 'durable', 'served')
+  -- script that has written already. Where there is no such field, only HSET is in the server's file, and alone: of a server that drops
+  -- transactions when it loads the file, the record is there.
+  redis.call('HDEL', RECORD, 'durable')
   redis.call('HSET', RECORD, 'run', RUN, 'epoch', EPOCH, 'members', ARGV[4], 'longest', whole(longest), ...)
   return { 1 }
 end
@@ -63,7 +64,7 @@ if KIND == 'found' then
   return write('since', '0', 'born', now_ms, 'settled', '1')
 end
 if KIND == 'restore' then
-  local of, gone_ms = string.match(served or '', '^(%d+) (%-?%d+) ')
+  local of, gone_ms = string.match(served or '', '^(%d+) (%d+) ')
   if of ~= since or tonumber(gone_ms) < longest or now_ms - since < longest then return { 0 } end
   return write('since', '0', 'floor', whole(math.max(floor, tonumber(ARGV[6]))), 'born', now_ms, 'settled', '1')
 end

@@ -71,17 +71,22 @@ pub(crate) async fn membership(
     run: &str,
     list: &ServerList,
 ) -> RedisResult<PartOfQuorum> {
-    type Record = (Option<String>, Option<u64>, Option<u64>, Option<u64>, Option<String>);
+    type Record = (Option<String>, Option<u64>, Option<u64>, Option<u64>, Option<String>, Option<String>);
     let record = redis::cmd("HMGET")
         .arg(keys.record())
-        .arg(&["run", "epoch", "since", "longest", "members"])
+        .arg(&["run", "epoch", "since", "longest", "members", "served"])
         .query_async::<Record>(connection)
         .await?;
-    let (Some(recorded), Some(known), Some(since_ms), Some(longest_ms), Some(members)) = record else {
+    let (Some(recorded), Some(known), Some(since_ms), Some(longest_ms), Some(members), served) = record
+    else {
         return Ok(PartOfQuorum { text: "not part of one yet".to_owned(), kind: MembershipKind::New });
     };
     let (now_seconds, _): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
-    let left_ms = since_ms.saturating_add(longest_ms).saturating_sub(now_seconds * 1_000);
+    let by_clock_ms = since_ms.saturating_add(longest_ms).saturating_sub(now_seconds * 1_000);
+    // What gateways have seen go by of this quarantine, as in look.lua.
+    let served = served.as_deref().and_then(|served| served.strip_prefix(&format!("{since_ms} ")));
+    let served_ms: u64 = served.and_then(|served| served.split(' ').next()?.parse().ok()).unwrap_or_default();
+    let left_ms = by_clock_ms.max(longest_ms.saturating_sub(served_ms));
     let quarantine = format!(
         "in quarantine for {} more",
         humantime::format_duration(Duration::from_secs(left_ms.div_ceil(1_000)))

@@ -56,7 +56,7 @@ local reply = each(COUNT, function(i)
   local answer = redis.pcall('SET', RECORD, done, 'PX', keep)
   if answer.err and room == 'short' then
     -- A server that is out of memory allows SET only to a script that has written already, and PEXPIRE always.
-    redis.call('PEXPIRE', RECORD, math.max(redis.call('PTTL', RECORD), 1))
+    redis.call('PEXPIRE', RECORD, math.max(life_of(RECORD), 1))
     answer = redis.pcall('SET', RECORD, done, 'PX', keep)
   end
   if answer.err then
