@@ -501,6 +501,12 @@ fn a_file_that_cannot_be_used_is_refused() {
     let link = directory.path().join("link");
     std::os::unix::fs::symlink(directory.path().join("not-mounted"), &link).unwrap();
     refused(&link, "No such file or directory");
+    // The start makes a file of another name first.
+    refused(&directory.path().join("no-directory/"), "No such file or directory");
+    refused(&directory.path().join("n".repeat(250)), "File name too long");
+    let taken = directory.path().join("taken");
+    std::fs::create_dir(directory.path().join("taken.unfinished")).unwrap();
+    refused(&taken, "File exists");
     let pipe = directory.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     refused(&pipe, "is not a Fencepost store");

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -260,12 +260,18 @@ pub(super) fn create_if_missing(path: &Path) -> Result<(), OpenError> {
     }
 }
 
+/// Where the file at `path` is while it is made.
+pub(super) fn unfinished(path: &Path) -> PathBuf {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(UNFINISHED);
+    unfinished.into()
+}
+
 /// Makes an empty database, which gets its name only once it is complete. A start that is killed, or that finds the
 /// disk full, must not leave a file that every later start refuses.
 fn create(path: &Path) -> Result<(), DatabaseError> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(UNFINISHED);
-    let file = create_private(Path::new(&unfinished))?;
+    let unfinished = unfinished(path);
+    let file = create_private(&unfinished)?;
     // Another process may be doing the same. A process that has the lock, and finds that the store does not exist yet,
     // may cut off what an earlier start left: no other can have opened it under its name meanwhile.
     if !lock(&file)? {

@@ -10,9 +10,10 @@ use std::path::Path;
 use parking_lot::Mutex;
 use redb::{Builder, DatabaseError, StorageBackend};
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use super::disk::{OTHERS, PRIVATE, Scratch, lock};
-use super::file::{AnyError, Head, PAGE_CACHE_BYTES, open_error};
+use super::file::{AnyError, Head, PAGE_CACHE_BYTES, open_error, unfinished};
 use super::life::judge_clock;
 use super::{OpenError, UnusableFile, work_rows};
 use crate::clock::SystemClock;
@@ -140,10 +141,7 @@ fn left_as(path: &Path) -> Result<LeftAs, OpenError> {
         && passes_over_newer(path).unwrap_or(false)
         && read(|flags| (flags ^ SECOND_COMMIT) | NO_OTHER_COMMIT).is_ok_and(|other| other.batch > batch)
     {
-        match closed {
-            Some(_) => head = Err(WRONG_FLAGS.into()),
-            None => left = LeftAs::OpenWithoutNewest,
-        }
+        head = Err(WRONG_FLAGS.into());
     }
     // It may have changed while it was read.
     if left == LeftAs::OpenWithoutNewest || head.is_err() {
@@ -240,10 +238,20 @@ fn look(path: &Path) -> Result<(String, u32, Option<LeftAs>), String> {
     Ok((state, about.mode(), left))
 }
 
+/// The start makes a file of another name first, which an earlier one may have left.
 fn will_be_made(path: &Path) -> Result<String, String> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match access(directory, Access::WRITE_OK | Access::EXEC_OK) {
+    let unfinished = unfinished(path);
+    let directory = unfinished.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let able = match unfinished.symlink_metadata() {
+        Ok(about) if about.is_file() => access(&unfinished, Access::READ_OK | Access::WRITE_OK),
+        Ok(_) => Err(Errno::EXIST),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            access(directory.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK)
+        }
+        Err(error) => return Err(format!("{} cannot be made: {error}", path.display())),
+    };
+    match able {
         Ok(()) => Ok("there is none yet; a gateway makes it".to_owned()),
-        Err(error) => Err(format!("{} cannot be made: {}", path.display(), io::Error::from(error))),
+        Err(error) => Err(format!("{} cannot be made: {}", unfinished.display(), io::Error::from(error))),
     }
 }

@@ -142,8 +142,9 @@ async fn a_wrong_byte_in_the_place_of_the_flags_hides_no_commit() {
         for wrong in [8, 16, 32, 64, 128] {
             assert!(is_refused(&file, &with(wrong), &format!("{signal}, flags {wrong}")).await);
         }
+        // Both commits are sound, so none is missing without a refusal, and nothing is to be warned of.
         for wrong in 1..8 {
-            is_refused(&file, &with(wrong), &format!("{signal}, flags {wrong}")).await;
+            is_refused(&file, &with(wrong), &format!("{signal}: flags {wrong}")).await;
         }
         fs::remove_file(&file).unwrap();
     }
