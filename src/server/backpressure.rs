@@ -1,12 +1,9 @@
 //! How much memory answers take that their clients have not read yet, heads of requests that clients do not finish, and
-//! requests that are read faster than they are answered.
+//! requests that are read faster than they are answered ([`read_ahead`]).
 //!
 //! An HTTP/2 client need not make room for its answers, and an HTTP/1 client need not read them. The kernel gives up
 //! peers that take nothing, but it sees that late or never. So the server counts the unread bytes. If there are too
 //! many, it closes one connection: the one with most bytes, of the address with most bytes.
-//!
-//! Requests by HTTP/2 are read ahead of their handlers, and count for nothing until they have an answer. So only so many
-//! are read ahead. Then no connection is closed: the server reads on when half of them have begun, which takes milliseconds.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -26,6 +23,10 @@ use tracing::debug;
 use super::addresses::network;
 use crate::telemetry::Connections;
 
+use read_ahead::{AheadOfHandler, PlaceInLine, ReadAhead};
+
+mod read_ahead;
+
 /// Longer answers are handed on, and counted, piece by piece.
 pub(super) const PIECE_BYTES: usize = 16 * 1024;
 /// What an HTTP/2 answer takes in memory besides its body, as measured.
@@ -33,14 +34,11 @@ const H2_ANSWER_BYTES: usize = 3 * 1024;
 /// A body that is longer counts besides.
 const SHORT_BYTES: usize = 1024;
 
-/// So many HTTP/2 requests may be read whose handlers have not begun. Each takes some 3 KiB, too.
-const MOST_READ_AHEAD: usize = 2_048;
-
 /// What is unread on all connections of a server.
 pub(super) struct Backpressure {
     most_bytes: usize,
     debtors: Mutex<Debtors>,
-    ahead: Mutex<Ahead>,
+    ahead: Arc<ReadAhead>,
     counts: Arc<Connections>,
 }
 
@@ -57,19 +55,6 @@ struct Address {
     connections: HashMap<usize, (usize, Arc<Unread>)>,
 }
 
-/// The HTTP/2 requests that were read ahead, on all connections.
-///
-/// The handlers wait in one queue with the connections. Without a limit, a burst on a thousand connections is read as a whole
-/// before the first of it is answered, and a connection that is cut is dropped only behind all of it.
-#[derive(Default)]
-struct Ahead {
-    requests: usize,
-    /// From the limit on, until half of them have begun.
-    is_full: bool,
-    /// Who reads on then, in this order.
-    paused: Vec<Arc<Unread>>,
-}
-
 /// What is unread on one connection.
 pub(super) struct Unread {
     backpressure: Arc<Backpressure>,
@@ -79,8 +64,8 @@ pub(super) struct Unread {
     periods: AtomicUsize,
     /// This connection had most when there was too much. From then on, nothing of it is counted.
     is_cut: AtomicBool,
-    /// Whether it is among those that read on later. Only the holder of `ahead` may look at it.
-    is_paused: AtomicBool,
+    /// Where it waits before it reads more.
+    place: Mutex<Option<PlaceInLine>>,
     waker: AtomicWaker,
 }
 
@@ -91,7 +76,7 @@ pub(super) struct TooMuchUnread;
 
 impl Backpressure {
     pub(super) fn new(most_bytes: usize, counts: Arc<Connections>) -> Arc<Self> {
-        Arc::new(Self { most_bytes, debtors: Mutex::default(), ahead: Mutex::default(), counts })
+        Arc::new(Self { most_bytes, debtors: Mutex::default(), ahead: Arc::default(), counts })
     }
 
     pub(super) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Unread> {
@@ -101,7 +86,7 @@ impl Backpressure {
             begun: Default::default(),
             periods: AtomicUsize::new(0),
             is_cut: AtomicBool::new(false),
-            is_paused: AtomicBool::new(false),
+            place: Mutex::default(),
             waker: AtomicWaker::new(),
         })
     }
@@ -156,23 +141,13 @@ impl Unread {
     }
 
     /// Counts a request that was read, until its handler begins.
-    pub(super) fn read_ahead(&self) -> ReadAhead {
-        let mut ahead = self.backpressure.ahead.lock();
-        ahead.requests += 1;
-        ahead.is_full |= ahead.requests >= MOST_READ_AHEAD;
-        ReadAhead(self.backpressure.clone())
+    pub(super) fn read_ahead(&self) -> AheadOfHandler {
+        ReadAhead::count(self.backpressure.ahead.clone())
     }
 
     /// Whether no more requests may be read now. Then the task of this connection is woken when they may.
-    pub(super) fn must_pause(self: &Arc<Self>, context: &Context<'_>) -> bool {
-        let mut ahead = self.backpressure.ahead.lock();
-        if ahead.is_full {
-            self.waker.register(context.waker());
-            if !self.is_paused.swap(true, Ordering::Relaxed) {
-                ahead.paused.push(self.clone());
-            }
-        }
-        ahead.is_full
+    pub(super) fn must_pause(&self, context: &Context<'_>) -> bool {
+        self.backpressure.ahead.must_wait(&mut *self.place.lock(), self.address, context)
     }
 
     /// Counts this many more bytes, until the result is dropped.
@@ -225,23 +200,6 @@ impl Drop for Charge {
         if !self.unread.is_cut.load(Ordering::Acquire) {
             debtors.change(&self.unread, |had| had - self.bytes);
             backpressure.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));
-        }
-    }
-}
-
-/// A request that was read, and whose handler has not begun.
-pub(super) struct ReadAhead(Arc<Backpressure>);
-
-impl Drop for ReadAhead {
-    fn drop(&mut self) {
-        let mut ahead = self.0.ahead.lock();
-        ahead.requests -= 1;
-        if ahead.is_full && ahead.requests <= MOST_READ_AHEAD / 2 {
-            ahead.is_full = false;
-            for unread in ahead.paused.drain(..) {
-                unread.is_paused.store(false, Ordering::Relaxed);
-                unread.waker.wake();
-            }
         }
     }
 }

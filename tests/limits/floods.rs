@@ -14,10 +14,10 @@ const FEW: usize = 2;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// So many pages of 1,000 locks take a second or more.
-const PAGES: usize = 800;
+const PAGES: usize = 2_000;
 const WINDOW: Duration = Duration::from_secs(3);
 /// Some pages are made before a request is read, and some more before it is answered.
-const LONGEST: Duration = Duration::from_millis(300);
+const LONGEST: Duration = Duration::from_secs(1);
 
 #[test]
 fn addresses_of_a_megabyte_cost_others_little() {
