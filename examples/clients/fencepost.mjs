@@ -170,7 +170,7 @@ export class Fencepost {
     for (const { reason } of freed) if (reason) throw reason; // It has left none of the others behind.
   }
 
-  async renew(lease, ttlMs = lease.ttlMs) { // Else for as long as it was taken for.
+  async renew(lease, ttlMs = lease.ttlMs ?? 30_000) { // Else for as long as it was taken for.
     const query = { ttl: `${Math.round(ttlMs)}ms` }, { key, token, endsAt, path } = lease, signal = lease.end?.signal;
     const isLost = (error) => { if (error instanceof Lost) throw error; return error; }; // No other failure hides it.
     const ask = (one) => this.call("PATCH", one, token, endsAt, query, { path, signal }).catch(isLost);

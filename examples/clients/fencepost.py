@@ -54,7 +54,7 @@ def is_done(method: str, path: str, key: "Keys", token: str, status: int, body: 
     if not has(body, "kept_ms" if method == "POST" else "ttl_ms"): return False
     locks = body["locks"] if isinstance(body.get("locks"), list) else [body]  # Each of several has its own number.
     told = [lock.get("key") if has(lock, "fencing_token") else None for lock in locks]
-    is_ours = all(one in told for one in each(key)) and (method == "POST" or body.get("token") == token)
+    is_ours = all(str(one) in told for one in each(key)) and (method == "POST" or body.get("token") == token)
     is_grant = status == 201 and (not is_begin or type(body.get("earlier")) is int) or status == 200 and not is_begin
     return is_ours and is_grant and None not in told
 Keys = str | tuple[str, ...] | list[str]  # One, or several at once.
@@ -97,7 +97,7 @@ class Lease:
     path = "/lock"
     def __init__(self, key: Keys, token: str, sent: float, grant: Any, *begun: dict[str, str]) -> None:
         self.key, self.token, self.ends_at, self.lost = key, token, sent + grant["ttl_ms"] / 1000, threading.Event()
-        self.ttl = begun[0]["ttl"]
+        self.ttl = begun[0]["ttl"] if begun else "30s"
         self.fencing_tokens: dict[str, int] = {it["key"]: it["fencing_token"] for it in grant.get("locks") or [grant]}
         self.slot: int | None = grant.get("slot")  # If several may hold the lock: a number from 1 on that no other has.
     @property

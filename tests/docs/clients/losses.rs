@@ -121,7 +121,7 @@ async fn python_says(code: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_of_async_python_that_ends_while_the_event_loop_is_blocked_is_none() {
     let code = "async def main():\n  \
-          asked = asyncio.create_task(AsyncFencepost().acquire('k', ttl_s=1))\n  \
+          asked = asyncio.create_task(AsyncFencepost().acquire('k', ttl_s=.2))\n  \
           await asyncio.sleep(0)\n  \
           time.sleep(3)\n  \
           try: await asked\n  \

@@ -30,7 +30,7 @@ async fn a_script_within_the_command_of_another_has_settings_of_its_own() {
         command.envs([
             ("BUSY_EXIT", "0"),
             ("WAIT", "1s"),
-            ("HOLD_PARAMS", "min_hold=2s"),
+            ("HOLD_PARAMS", "min_hold=5m"),
             ("GIVE_UP_S", "9"),
         ]);
         command
@@ -40,7 +40,7 @@ async fn a_script_within_the_command_of_another_has_settings_of_its_own() {
     for script in ["hold", "in-turn"] {
         Scene::say(outer(script, 1, "./hold busy touch wrong")).await.expect(75, "busy: no lock");
         Scene::say(outer(script, 2, "./hold inner true")).await.expect(0, "");
-        scene.client.get("/locks/inner").send().await.expect(404);
+        scene.becomes_free("inner").await;
         let job = "echo \"$LOCK_KEY ${GIVE_UP_S-}${HOLD_TOKEN-}${LEASE_TOKEN-}.\"";
         Scene::say(outer(script, 3, job)).await.expect(0, &format!("{script}-3 .\n"));
     }

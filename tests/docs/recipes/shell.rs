@@ -113,6 +113,8 @@ async fn a_script_whose_group_is_ended_keeps_its_lock_until_its_command_has_ende
         signal_group(&left, name);
         assert_eq!(Scene::end(left).await.code, Some(143));
         eventually("one waits", async || look().await.json()["waiters"] == 1).await;
+        // Bash and its commands in the background ignore this one.
+        signal_group(&child, "QUIT");
         signal_group(&child, name);
         // The status of the command is lost to bash where both end at once.
         let said = Scene::end(child).await;

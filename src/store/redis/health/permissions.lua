@@ -58,7 +58,7 @@ local for_records = {}
 for _, call in ipairs({ 'GETRANGE * 0 1', 'SETRANGE * 0 part', 'STRLEN *', 'SET * value', 'DEL *', 'RENAME * *' }) do
   local command = string.match(call, '%S+')
   -- What is put aside is never read in parts.
-  local is_allowed = may(call, ARGV[4]) and (command == 'GETRANGE' or may(call, ARGV[5]))
+  local is_allowed = may(call, ARGV[4]) and (call == 'GETRANGE * 0 1' or may(call, ARGV[5]))
   if not is_allowed then for_records[#for_records + 1] = command end
 end
 local function flag(is_so) return is_so and 1 or 0 end
