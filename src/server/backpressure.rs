@@ -147,7 +147,7 @@ impl Unread {
 
     /// Whether no more requests may be read now. Then the task of this connection is woken when they may.
     pub(super) fn must_pause(&self, context: &Context<'_>) -> bool {
-        self.backpressure.ahead.must_wait(&mut *self.place.lock(), self.address, context)
+        self.backpressure.ahead.must_wait(&mut self.place.lock(), self.address, context)
     }
 
     /// Counts this many more bytes, until the result is dropped.

@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 
 /// So many requests may be read whose handlers have not begun. Each takes some 3 KiB.
 const MOST_READ_AHEAD: usize = 2_048;
+/// So many connections are called at once. Each may bring as many requests as it may have open.
+const MOST_CALLED: usize = 8;
 
 /// On all connections of a server.
 #[derive(Default)]
@@ -25,6 +27,11 @@ pub(super) struct ReadAhead(Mutex<State>);
 struct State {
     requests: usize,
     line: BTreeMap<PlaceInLine, Waker>,
+    /// Those that were called and have not read since, and in which lap. They stand in the queue of all tasks, and who comes must not read
+    /// before them.
+    called: HashMap<PlaceInLine, u64>,
+    /// How often all requests have begun.
+    lap: u64,
     /// That of the one that was called last.
     round: u64,
     /// In which round the last place of an address is, while anybody waits.
@@ -44,9 +51,11 @@ impl ReadAhead {
         context: &Context<'_>,
     ) -> bool {
         let mut state = self.0.lock();
-        let is_called = place.is_some_and(|place| !state.line.contains_key(&place));
-        if state.requests < MOST_READ_AHEAD && (is_called || state.line.is_empty()) {
-            *place = None;
+        let is_called = place.is_some_and(|place| state.called.remove(&place).is_some());
+        let is_next = state.requests < MOST_READ_AHEAD && (is_called || state.is_empty());
+        // Where there are no requests, nothing would call it.
+        if state.requests == 0 || is_next {
+            place.take().and_then(|place| state.line.remove(&place));
             return false;
         }
         // One that was called too early keeps its place.
@@ -63,6 +72,10 @@ impl ReadAhead {
 }
 
 impl State {
+    fn is_empty(&self) -> bool {
+        self.line.is_empty() && self.called.is_empty()
+    }
+
     fn place_for(&mut self, address: IpAddr) -> PlaceInLine {
         let (next, last) = (self.round, self.rounds.get(&address));
         let round = last.map_or(next, |last| next.max(last + 1));
@@ -71,20 +84,23 @@ impl State {
         (round, self.last_number)
     }
 
-    /// As long as anybody waits, there are requests, of which each that begins calls another.
+    /// Each that begins calls another connection. The last one has all look, of which the first reads. What was called in the lap before
+    /// reads nothing for long, or is gone.
     fn begins(&mut self) {
         self.requests -= 1;
-        let most = match self.requests {
-            0 => usize::MAX,
-            few if few <= MOST_READ_AHEAD / 2 => 1,
-            _ => 0,
-        };
-        for _ in 0..most {
-            let Some(((round, _), waker)) = self.line.pop_first() else { break };
-            self.round = round;
+        if self.requests == 0 {
+            self.line.values().for_each(Waker::wake_by_ref);
+            self.called.retain(|_, lap| *lap == self.lap);
+            self.lap += 1;
+        } else if self.requests <= MOST_READ_AHEAD / 2
+            && self.called.len() < MOST_CALLED
+            && let Some((place, waker)) = self.line.pop_first()
+        {
+            self.round = place.0;
+            self.called.insert(place, self.lap);
             waker.wake();
         }
-        if self.line.is_empty() {
+        if self.is_empty() {
             self.rounds.clear();
         }
     }
@@ -157,8 +173,40 @@ mod tests {
             assert_eq!(line.each_ref().map(Reader::calls), calls);
         }
         // There is room. But one that comes now waits, and one that looks before it is called goes on waiting.
-        assert!(Reader::of(1).must_wait(&ahead) && line[2].must_wait(&ahead));
-        assert!(!line[0].must_wait(&ahead) && !line[3].must_wait(&ahead));
+        let mut newcomer = Reader::of(3);
+        assert!(newcomer.must_wait(&ahead) && line[2].must_wait(&ahead));
+        requests.drain(..2);
+        assert_eq!((line[2].calls(), newcomer.calls()), (1, 1));
+        // None stands in the line, and those that were called go first all the same.
+        let mut late = Reader::of(4);
+        assert!(late.must_wait(&ahead));
+        assert!(line.iter_mut().all(|reader| !reader.must_wait(&ahead)) && !newcomer.must_wait(&ahead));
+        requests.pop();
+        assert!(late.calls() == 1 && !late.must_wait(&ahead) && !Reader::of(1).must_wait(&ahead));
+    }
+
+    #[test]
+    fn those_that_were_called_go_first_also_when_all_requests_have_begun() {
+        let (ahead, mut requests) = full();
+        let mut line: Vec<_> = (1..10).map(Reader::of).collect();
+        assert!(line.iter_mut().all(|reader| reader.must_wait(&ahead)));
+        requests.truncate(1);
+        assert_eq!(line.iter().map(Reader::calls).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 1, 1, 1, 0]);
+        requests.clear();
+        assert_eq!(line[8].calls(), 1);
+        // The first to look reads, whichever it is: those that were called may be gone.
+        assert!(!Reader::of(20).must_wait(&ahead));
+        requests.push(ReadAhead::count(ahead.clone()));
+        assert!(line[8].must_wait(&ahead) && Reader::of(21).must_wait(&ahead) && !line[0].must_wait(&ahead));
+        // Those that have not looked for a whole lap keep none waiting.
+        requests.clear();
+        assert!(!line[8].must_wait(&ahead));
+        for _ in 0..2 {
+            requests.extend((0..2).map(|_| ReadAhead::count(ahead.clone())));
+            requests.clear();
+        }
+        requests.push(ReadAhead::count(ahead.clone()));
+        assert!(!Reader::of(22).must_wait(&ahead));
     }
 
     #[test]
