@@ -150,6 +150,13 @@ impl Unread {
         self.backpressure.ahead.must_wait(&mut self.place.lock(), self.address, context)
     }
 
+    /// No more requests will be read.
+    pub(super) fn leaves_line(&self) {
+        if let Some(place) = self.place.lock().take() {
+            self.backpressure.ahead.leaves(place);
+        }
+    }
+
     /// Counts this many more bytes, until the result is dropped.
     fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, TooMuchUnread> {
         let mut debtors = self.backpressure.debtors.lock();

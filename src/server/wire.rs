@@ -107,6 +107,12 @@ impl Wire {
     }
 }
 
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.unread.leaves_line();
+    }
+}
+
 impl AsyncRead for Wire {
     fn poll_read(
         mut self: Pin<&mut Self>,

@@ -506,7 +506,7 @@ fn a_file_that_cannot_be_used_is_refused() {
     refused(&directory.path().join("n".repeat(250)), "File name too long");
     let taken = directory.path().join("taken");
     std::fs::create_dir(directory.path().join("taken.unfinished")).unwrap();
-    refused(&taken, "File exists");
+    refused(&taken, "taken.unfinished is in the way");
     let pipe = directory.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     refused(&pipe, "is not a Fencepost store");

@@ -34,7 +34,7 @@ struct State {
     lap: u64,
     /// That of the one that was called last.
     round: u64,
-    /// In which round the last place of an address is, while anybody waits.
+    /// In which round the last place of an address is, of those who came in this lap.
     rounds: HashMap<IpAddr, u64>,
     last_number: u64,
 }
@@ -64,6 +64,13 @@ impl ReadAhead {
         true
     }
 
+    /// The connection is gone.
+    pub(super) fn leaves(&self, place: PlaceInLine) {
+        let mut state = self.0.lock();
+        state.line.remove(&place);
+        state.called.remove(&place);
+    }
+
     /// Counts a request that was read, until its handler begins.
     pub(super) fn count(ahead: Arc<Self>) -> AheadOfHandler {
         ahead.0.lock().requests += 1;
@@ -84,25 +91,26 @@ impl State {
         (round, self.last_number)
     }
 
-    /// Each that begins calls another connection. The last one has all look, of which the first reads. What was called in the lap before
-    /// reads nothing for long, or is gone.
+    /// Each that begins calls another connection, and the last one calls all. What was called in the lap before does not read: it cannot
+    /// write for long.
     fn begins(&mut self) {
         self.requests -= 1;
         if self.requests == 0 {
-            self.line.values().for_each(Waker::wake_by_ref);
             self.called.retain(|_, lap| *lap == self.lap);
             self.lap += 1;
-        } else if self.requests <= MOST_READ_AHEAD / 2
-            && self.called.len() < MOST_CALLED
-            && let Some((place, waker)) = self.line.pop_first()
-        {
-            self.round = place.0;
-            self.called.insert(place, self.lap);
-            waker.wake();
-        }
-        if self.is_empty() {
+            while self.calls_next() {}
             self.rounds.clear();
+        } else if self.requests <= MOST_READ_AHEAD / 2 && self.called.len() < MOST_CALLED {
+            self.calls_next();
         }
+    }
+
+    fn calls_next(&mut self) -> bool {
+        let Some((place, waker)) = self.line.pop_first() else { return false };
+        self.round = self.round.max(place.0);
+        self.called.insert(place, self.lap);
+        waker.wake();
+        true
     }
 }
 
@@ -117,6 +125,8 @@ impl Drop for AheadOfHandler {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
     use std::net::Ipv4Addr;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
@@ -194,19 +204,40 @@ mod tests {
         assert_eq!(line.iter().map(Reader::calls).collect::<Vec<_>>(), [1, 1, 1, 1, 1, 1, 1, 1, 0]);
         requests.clear();
         assert_eq!(line[8].calls(), 1);
-        // The first to look reads, whichever it is: those that were called may be gone.
+        // The first to look reads, whichever it is: those that were called may not.
         assert!(!Reader::of(20).must_wait(&ahead));
         requests.push(ReadAhead::count(ahead.clone()));
-        assert!(line[8].must_wait(&ahead) && Reader::of(21).must_wait(&ahead) && !line[0].must_wait(&ahead));
+        let mut late = Reader::of(21);
+        assert!(late.must_wait(&ahead) && !line[8].must_wait(&ahead) && !line[0].must_wait(&ahead));
         // Those that have not looked for a whole lap keep none waiting.
-        requests.clear();
-        assert!(!line[8].must_wait(&ahead));
-        for _ in 0..2 {
+        for _ in 0..3 {
             requests.extend((0..2).map(|_| ReadAhead::count(ahead.clone())));
             requests.clear();
         }
         requests.push(ReadAhead::count(ahead.clone()));
         assert!(!Reader::of(22).must_wait(&ahead));
+    }
+
+    #[test]
+    fn of_those_that_are_called_at_once_each_reads_at_its_first_look() {
+        let (ahead, mut requests) = full();
+        let mut line: Vec<_> = (1..101).map(Reader::of).collect();
+        assert!(line.iter_mut().all(|reader| reader.must_wait(&ahead)));
+        requests.clear();
+        for reader in &mut line {
+            assert!(!reader.must_wait(&ahead));
+            requests.push(ReadAhead::count(ahead.clone()));
+        }
+    }
+
+    #[test]
+    fn one_that_is_gone_is_not_called() {
+        let (ahead, mut requests) = full();
+        let [mut gone, mut waits] = [1, 2].map(Reader::of);
+        assert!(gone.must_wait(&ahead) && waits.must_wait(&ahead));
+        ahead.leaves(gone.place.unwrap());
+        requests.truncate(MOST_READ_AHEAD / 2);
+        assert_eq!((gone.calls(), waits.calls()), (0, 1));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 use parking_lot::Mutex;
 use redb::{Builder, DatabaseError, StorageBackend};
 use rustix::fs::{Access, access};
-use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::disk::{OTHERS, PRIVATE, Scratch, lock};
 use super::file::{AnyError, Head, PAGE_CACHE_BYTES, open_error, unfinished};
@@ -242,14 +242,13 @@ fn look(path: &Path) -> Result<(String, u32, Option<LeftAs>), String> {
 fn will_be_made(path: &Path) -> Result<String, String> {
     let unfinished = unfinished(path);
     let directory = unfinished.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let able = match unfinished.symlink_metadata() {
-        Ok(about) if about.is_file() => access(&unfinished, Access::READ_OK | Access::WRITE_OK),
-        Ok(_) => Err(Errno::EXIST),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            access(directory.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK)
-        }
+    match unfinished.symlink_metadata() {
+        Ok(about) if about.is_file() && about.uid() == geteuid().as_raw() => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Ok(_) => return Err(format!("{} is in the way", unfinished.display())),
         Err(error) => return Err(format!("{} cannot be made: {error}", path.display())),
-    };
+    }
+    let able = access(directory.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
     match able {
         Ok(()) => Ok("there is none yet; a gateway makes it".to_owned()),
         Err(error) => Err(format!("{} cannot be made: {}", unfinished.display(), io::Error::from(error))),

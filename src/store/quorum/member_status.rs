@@ -112,7 +112,8 @@ impl MemberStatus {
         let reason = match self.kind {
             RecordKind::Current => match self.quarantine_left(self.longest_ms) {
                 left if left.is_zero() => {
-                    "in quarantine, which ends as soon as most servers have said which fencing tokens they accepted".to_owned()
+                    "in quarantine, which ends as soon as it can be written to, and most servers have said which fencing tokens they \
+                     accepted".to_owned()
                 }
                 left => {
                     let end = humantime::format_rfc3339_seconds(SystemTime::now() + left);

@@ -273,7 +273,7 @@ async fn a_clock_that_is_set_forward_ends_no_quarantine_for_gateways_that_come_l
     drop(first);
     let began_behind = "local time = redis.call('TIME')
         local behind = string.format('%.0f', time[1] * 1000 - 3600000)
-        redis.call('HSET', KEYS[1], 'longest', 70000, 'since', behind, 'served', behind .. ' 0 ' .. behind)";
+        redis.call('HSET', KEYS[1], 'longest', 600000, 'since', behind, 'served', behind .. ' 0 ' .. behind)";
     let _: () = node.command(&["EVAL", began_behind, "1", RECORD]).await;
     let second = ready(quorum.gateway(&BRIEF).await).await;
     shows(&second, node, "quarantine").await;
@@ -283,7 +283,7 @@ async fn a_clock_that_is_set_forward_ends_no_quarantine_for_gateways_that_come_l
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let page = String::from_utf8(run(&["check", "--store", &quorum.url()]).stdout).unwrap();
-    assert!(page.contains(": in quarantine for 1m"), "{page}");
+    assert!(page.contains("in quarantine for 9m"), "{page}");
     counts_at_once(node).await;
 }
 

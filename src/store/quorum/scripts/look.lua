@@ -32,10 +32,11 @@ if tonumber(epoch) > tonumber(ARGV[2]) then return answer(3) end
 if epoch == ARGV[2] and members ~= ARGV[3] then return answer(4) end
 if run ~= ARGV[1] then return answer(2) end
 if epoch ~= ARGV[2] then return answer(5) end
-if tonumber(longest) < tonumber(ARGV[4]) then
+-- It may refuse to write for now, as with a full disk. Without a write, it goes by what it has. HDEL is for one that is out of memory, as
+-- in reconfigure.lua.
+local function may_write() return type(redis.pcall('HDEL', KEYS[1], '')) == 'number' end
+if tonumber(longest) < tonumber(ARGV[4]) and may_write() then
   longest = ARGV[4]
-  -- For a server that is out of memory, as in reconfigure.lua.
-  redis.call('HDEL', KEYS[1], '')
   redis.call('HSET', KEYS[1], 'longest', longest)
 end
 if since ~= '0' then
@@ -44,8 +45,7 @@ if since ~= '0' then
   local has_begun = of == since
   if not has_begun then gone_ms, seen_ms = 0, now_ms end
   served = whole(gone_ms)
-  -- It may refuse to write for now, as with a full disk. Then this time does not count.
-  if (has_begun or now_ms - since >= MOST_BETWEEN_LOOKS_MS) and type(redis.pcall('HDEL', KEYS[1], '')) == 'number' then
+  if (has_begun or now_ms - since >= MOST_BETWEEN_LOOKS_MS) and may_write() then
     served = whole(gone_ms + math.max(0, math.min(now_ms - seen_ms, MOST_BETWEEN_LOOKS_MS)))
     redis.call('HSET', KEYS[1], 'served', whole(since) .. ' ' .. whole(served) .. ' ' .. whole(now_ms))
   end

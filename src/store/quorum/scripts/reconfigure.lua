@@ -30,8 +30,8 @@ longest = math.max(tonumber(longest or 0), tonumber(ARGV[5]))
 
 local function write(...)
   -- By this field earlier versions believed what a server had loaded. A server that is out of memory allows HSET only to a
-  -- script that has written already. Where there is no such field, only HSET is in the server's file, and alone: of a server that drops
-  -- transactions when it loads the file, the record is there.
+  -- script that has written already. Where there is no such field, only HSET is in the server's file, and alone at the end of a
+  -- quarantine: of a server that drops transactions when it loads the file, the record is there.
   redis.call('HDEL', RECORD, 'durable')
   redis.call('HSET', RECORD, 'run', RUN, 'epoch', EPOCH, 'members', ARGV[4], 'longest', whole(longest), ...)
   return { 1 }
@@ -44,7 +44,8 @@ if KIND == 'join' then
   write('since', now_ms, 'floor', whole(floor), 'settled', '0')
   redis.call('HDEL', RECORD, 'before')
   -- It may have been part of a quorum before, and have forgotten that too.
-  if ARGV[6] == '1' then redis.call('HSET', RECORD, 'born', now_ms) end
+  -- A machine that boots with the same time again may begin a quarantine in the same ms as one before.
+  if ARGV[6] == '1' then redis.call('HSET', RECORD, 'born', now_ms, 'served', '0 0 0') end
   return { 1 }
 end
 if run ~= RUN then return { 0 } end
