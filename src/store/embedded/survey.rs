@@ -248,8 +248,7 @@ fn will_be_made(path: &Path) -> Result<String, String> {
         Ok(_) => return Err(format!("{} is in the way", unfinished.display())),
         Err(error) => return Err(format!("{} cannot be made: {error}", path.display())),
     }
-    let able = access(directory.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
-    match able {
+    match access(directory.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) => Ok("there is none yet; a gateway makes it".to_owned()),
         Err(error) => Err(format!("{} cannot be made: {}", unfinished.display(), io::Error::from(error))),
     }

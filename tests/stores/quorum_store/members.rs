@@ -258,18 +258,24 @@ async fn a_server_that_has_skipped_a_list_keeps_the_next_from_counting_until_it_
     d.signal("CONT");
 }
 
-/// Its clock was an hour behind when it began, and then it was set right. A gateway that has just come has not seen that.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_clock_that_is_set_forward_ends_no_quarantine_for_gateways_that_come_later() {
+/// The first server was restarted, and the gateway has seen that.
+async fn with_one_in_quarantine() -> (Quorum, Gateway) {
     let mut quorum = Quorum::start(3).await;
-    let first = ready(quorum.gateway(&BRIEF).await).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
     for node in &quorum.nodes {
         counts_soon(node).await;
     }
     quorum.nodes[0].kill();
     quorum.nodes[0].start_again().await;
+    shows(&gateway, &quorum.nodes[0], "quarantine").await;
+    (quorum, gateway)
+}
+
+/// Its clock was an hour behind when it began, and then it was set right. A gateway that has just come has not seen that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_forward_ends_no_quarantine_for_gateways_that_come_later() {
+    let (quorum, first) = with_one_in_quarantine().await;
     let node = &quorum.nodes[0];
-    shows(&first, node, "quarantine").await;
     drop(first);
     let began_behind = "local time = redis.call('TIME')
         local behind = string.format('%.0f', time[1] * 1000 - 3600000)
@@ -290,15 +296,8 @@ async fn a_clock_that_is_set_forward_ends_no_quarantine_for_gateways_that_come_l
 /// Its quarantine does not go on meanwhile. But it is known to be in one, so others need not wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_refuses_to_write_is_seen_to_be_in_quarantine() {
-    let mut quorum = Quorum::start(3).await;
-    let gateway = ready(quorum.gateway(&BRIEF).await).await;
-    for node in &quorum.nodes {
-        counts_soon(node).await;
-    }
-    quorum.nodes[0].kill();
-    quorum.nodes[0].start_again().await;
+    let (quorum, gateway) = with_one_in_quarantine().await;
     let node = &quorum.nodes[0];
-    shows(&gateway, node, "quarantine").await;
     let _: () = node.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     let served = async || node.command::<Option<String>>(&["HGET", RECORD, "served"]).await;
     let (before, seen_at) = (served().await, Instant::now());

@@ -211,14 +211,10 @@ if joins and (MODE == 'join' or not is_taken_over) then
   has_queue, has_ticket, is_taken_over = true, true, false
 end
 
--- A server that is out of memory lets a poll end, and hand the lock on, also where another has its ticket.
-if queue and (MODE == 'look' or ends) then redis.call('ZREM', KEYS[4], '') end
+-- For a server that is out of memory, as in `stand_in_queue`: a poll ends, and hands the lock on, also where another has its ticket.
+if queue and (MODE == 'look' or ends or has_ticket and is_mine_next) then redis.call('ZREM', KEYS[4], '') end
 if has_ticket then
-  if is_mine_next then
-    -- For a server that is out of memory, as in `stand_in_queue`.
-    redis.call('ZREM', KEYS[4], '')
-    return grant()
-  end
+  if is_mine_next then return grant() end
   queue.stand_in_queue(TOKEN, ticket.place)
   -- It may bear fewer now than when it was offered a slot. Then its place stays.
   if pool and pool.offer_of(TOKEN) then pool.withdraw(TOKEN) end

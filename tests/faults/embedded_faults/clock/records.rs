@@ -58,16 +58,22 @@ impl Worker {
     }
 }
 
+/// A minute ago, one was granted its work for ten minutes, and another had stored its result.
+async fn one_works_and_one_is_done(machine: &mut Machine) -> (Worker, Worker) {
+    let (working, done) = (Worker::new(), Worker::new());
+    working.grant(machine, 10 * MINUTE_MS).await;
+    done.grant(machine, MINUTE_MS).await;
+    done.store(machine).await;
+    machine.pass(MINUTE);
+    (working, done)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wall_clock_that_is_set_neither_ends_nor_lengthens_a_record() {
     for set in EITHER_WAY {
         for meanwhile in [Meanwhile::Open, Meanwhile::ClosedAndOpened] {
             let mut machine = Machine::new();
-            let (working, done) = (Worker::new(), Worker::new());
-            working.grant(&machine, 10 * MINUTE_MS).await;
-            done.grant(&machine, MINUTE_MS).await;
-            done.store(&machine).await;
-            machine.pass(MINUTE);
+            let (working, done) = one_works_and_one_is_done(&mut machine).await;
             machine.set_while(set, meanwhile).await;
             let (left_ms, day_ms) = (9 * MINUTE_MS, 24 * 60 * MINUTE_MS);
             let case = format!("{set:?} {meanwhile:?}");
@@ -116,11 +122,7 @@ async fn over_a_reboot_a_record_goes_on_with_what_the_wall_clock_leaves_of_it() 
 async fn a_wall_clock_that_was_set_right_before_a_reboot_ends_no_lease_of_a_worker_and_no_result_early() {
     for set in [HOUR, 2 * DAY].map(Set::Forward) {
         let mut machine = Machine::new();
-        let (working, done) = (Worker::new(), Worker::new());
-        working.grant(&machine, 10 * MINUTE_MS).await;
-        done.grant(&machine, MINUTE_MS).await;
-        done.store(&machine).await;
-        machine.pass(MINUTE);
+        let (working, done) = one_works_and_one_is_done(&mut machine).await;
         machine.set(set);
         machine.reboot(MINUTE, RIGHT).await;
         let left_ms = 8 * MINUTE_MS;

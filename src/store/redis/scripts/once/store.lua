@@ -55,8 +55,7 @@ local reply = each(COUNT, function(i)
   done = done .. '\n' .. result
   local answer = redis.pcall('SET', RECORD, done, 'PX', keep)
   if answer.err and room == 'short' then
-    -- A server that is out of memory allows SET only to a script that has written already, and PEXPIRE always.
-    redis.call('PEXPIRE', RECORD, math.max(life_of(RECORD), 1))
+    touch(RECORD)
     answer = redis.pcall('SET', RECORD, done, 'PX', keep)
   end
   if answer.err then

@@ -27,6 +27,14 @@ local function life_of(key)
   return LIFE_WITHOUT_END_MS
 end
 
+-- Writes a record as it is: a server that is out of memory allows PEXPIRE always, and SET only to a script that has written already.
+-- Returns what is left of it, in ms.
+local function touch(key)
+  local left_ms = life_of(key)
+  redis.call('PEXPIRE', key, math.max(left_ms, 1))
+  return left_ms
+end
+
 -- What a record begins with. A short one is read whole.
 local function start_of(key) return redis.call('GETRANGE', key, 0, LAST_OF_HEAD) end
 
@@ -76,12 +84,8 @@ local function write(key, record, memory_ms, left_ms)
   redis.call('SET', key, record.head, 'PX', whole(record.life_ms))
 end
 
--- The same on a server that is out of memory: it allows SET only to a script that has written already, and PEXPIRE always.
-local function rewrite(key, record, memory_ms)
-  local left_ms = life_of(key)
-  redis.call('PEXPIRE', key, math.max(left_ms, 1))
-  write(key, record, memory_ms, left_ms)
-end
+-- The same on a server that is out of memory.
+local function rewrite(key, record, memory_ms) write(key, record, memory_ms, touch(key)) end
 
 -- Ends a place, or makes one that has ended out of a result. What nobody may have done leaves nothing.
 local function leave(key, record, is_clean, memory_ms)
