@@ -82,30 +82,30 @@ pub fn part_of(deadline: Instant, part: f64) -> Instant {
 /// failed together from coming back together.
 #[derive(Clone, Debug)]
 pub struct Backoff {
-    next: Duration,
-    longest: Duration,
+    next_ms: u64,
+    longest_ms: u64,
 }
 
 impl Backoff {
     /// Pauses of at most `first`, then at most twice that, and so on up to `longest`.
     pub fn new(first: Duration, longest: Duration) -> Self {
-        Self { next: first, longest }
+        Self { next_ms: whole_ms(first), longest_ms: whole_ms(longest) }
     }
 
     /// The most that the next pause may take.
     pub fn next(&self) -> Duration {
-        self.next
+        Duration::from_millis(self.next_ms)
     }
 
     /// Raises the longest pause to this, if it is shorter.
     pub fn allow(&mut self, longest: Duration) {
-        self.longest = self.longest.max(longest);
+        self.longest_ms = self.longest_ms.max(whole_ms(longest));
     }
 
     /// Makes the next pause: at least half as long as it may be.
     pub async fn pause(&mut self) {
-        let pause = self.next.mul_f64(0.5 + rand::random::<f64>() / 2.0);
-        self.next = (self.next * 2).min(self.longest);
+        let pause = self.next().mul_f64(0.5 + rand::random::<f64>() / 2.0);
+        self.next_ms = (self.next_ms * 2).min(self.longest_ms);
         sleep(pause).await;
     }
 }

@@ -160,7 +160,7 @@ impl LockService {
     /// Connections that hold a lock are told, and the lock stays theirs for a while: the same token can go on at another
     /// gateway.
     pub fn stop_waiting(&self) {
-        self.wakeups.closing.cancel();
+        self.wakeups.close();
         self.records.closing.cancel();
         self.watch.close();
     }

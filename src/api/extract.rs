@@ -1,5 +1,6 @@
 //! From a request to a [`LockCall`]: everything a caller says, parsed once, before the store is asked.
 
+use std::future::ready;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -7,6 +8,8 @@ use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri, Version};
+use futures_util::FutureExt;
+use futures_util::future::Either;
 use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
@@ -64,11 +67,18 @@ impl<Q> LockCall<Q> {
 impl<Q: LockQuery> FromRequest<AppState> for LockCall<Q> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+    /// All but a look at a body without a length is done at once, so that what waits behind it has no room for the request.
+    fn from_request(request: Request, app: &AppState) -> impl Future<Output = Result<Self, Problem>> + Send {
         let (parts, body) = request.into_parts();
-        let call = Self::permitted(&parts, app)?;
-        refuse_body(&parts.headers, body).await?;
-        Ok(call)
+        let call = Self::permitted(&parts, app);
+        let refused = match &call {
+            Ok(_) => Either::Left(refuse_body(&parts.headers, body)),
+            Err(_) => Either::Right(ready(Ok(()))),
+        };
+        async move {
+            refused.await?;
+            call
+        }
     }
 }
 
@@ -210,32 +220,35 @@ fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
 
 /// Refuses a body. No request needs one, so a body that is there was meant to say something. It must not be ignored
 /// silently.
-pub(super) async fn refuse_body(headers: &HeaderMap, mut body: Body) -> Result<(), Problem> {
+pub(super) fn refuse_body(
+    headers: &HeaderMap,
+    mut body: Body,
+) -> impl Future<Output = Result<(), Problem>> + Send + use<> {
     let refuse = |detail| Err(Problem::new(ProblemType::UnexpectedBody, detail));
+    let none = "send no body: this request has all its values in the path, the query and the headers";
     if headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
-        return refuse(
-            "send no body: this request has all its values in the path, the query and the headers",
-        );
+        return Either::Left(ready(refuse(none)));
     }
     if body.is_end_stream() {
-        return Ok(());
+        return Either::Left(ready(Ok(())));
     }
-    let look = async {
+    let look = async move {
         // Only the first byte of a chunked body shows that it is not empty.
         while let Some(frame) = body.frame().await {
             match frame {
                 Ok(frame) if frame.data_ref().is_none_or(|data| data.is_empty()) => {}
-                Ok(_) => {
-                    return refuse(
-                        "send no body: this request has all its values in the path, the query and the headers",
-                    );
-                }
+                Ok(_) => return refuse(none),
                 Err(_) => return refuse("the body cannot be read: send none"),
             }
         }
         Ok(())
     };
-    timeout(BODY_TIMEOUT, look).await.unwrap_or_else(|_| refuse("the body did not end in time: send none"))
+    let looked = async move {
+        timeout(BODY_TIMEOUT, look)
+            .await
+            .unwrap_or_else(|_| refuse("the body did not end in time: send none"))
+    };
+    Either::Right(looked.boxed())
 }
 
 /// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, reading a

@@ -24,9 +24,9 @@ impl LockService {
     /// granted is rolled back in the background.
     pub fn acquire(
         &self,
-        request: AcquireRequest,
+        request: impl Into<Box<AcquireRequest>>,
     ) -> impl Future<Output = Result<Acquisition, StoreError>> + Send {
-        self.acquire_by(Attempt::generate(), None, request)
+        self.acquire_by(Attempt::generate(), None, request.into())
     }
 
     /// As [`acquire`](Self::acquire), at first by this attempt, and then by others of its kind. Where the request has no token,
@@ -35,7 +35,7 @@ impl LockService {
         &self,
         attempt: Attempt,
         made: Option<LeaseToken>,
-        mut request: AcquireRequest,
+        mut request: Box<AcquireRequest>,
     ) -> Result<Acquisition, StoreError> {
         if request.terms.slots > Slots::ONE
             && let Some(why) = self.store.shares_no_locks()
@@ -103,14 +103,15 @@ impl LockService {
         &'a self,
         attempt: Attempt,
         made: Option<LeaseToken>,
-        request: AcquireRequest,
+        request: Box<AcquireRequest>,
         room: &'a mut Option<Counted>,
     ) -> BoxFuture<'a, Result<Acquisition, StoreError>> {
         if request.wait.is_zero() || request.only_confirms() {
             return self.acquire_at_once(attempt, made, request).boxed();
         }
         let entered = Instant::now();
-        let turn = self.acquire_in_turn(attempt, made, request, room).inspect(move |answer| {
+        let token = request.token_or(made.as_ref());
+        let turn = self.acquire_in_turn(attempt, token, request, room).inspect(move |answer| {
             let ended = match answer {
                 Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. }) => {
                     WaitEnded::Granted
@@ -126,7 +127,7 @@ impl LockService {
         &self,
         mut attempt: Attempt,
         made: Option<LeaseToken>,
-        request: AcquireRequest,
+        request: Box<AcquireRequest>,
     ) -> Result<Acquisition, StoreError> {
         let deadline = self.deadline();
         // A token that the gateway made is sent once. If that copy is late, no release has left a tombstone to refuse it.
@@ -136,7 +137,7 @@ impl LockService {
         loop {
             acquires_left -= 1;
             let token = request.token_or(made.as_ref());
-            let lock = request.lock_request(&token, attempt);
+            let lock = request.lock_request(token.hash(), attempt);
             let guard = self.cleaner.guard(&lock, request.ticket_after());
             let sent_at = boottime();
             let doubt = match self.ask_once(&request, &lock, self.until(deadline)).await {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Account, GrantGuard};
-use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Note, Refusal, Slots, Terms, Ttl};
+use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Note, Refusal, Slots, Terms, TokenHash, Ttl};
 use crate::store::{LockRequest, TicketAfter};
 
 /// What is asked for: a lock, and how.
@@ -103,10 +103,10 @@ pub enum NotAcquired {
 
 impl AcquireRequest {
     /// What a store is asked, by this attempt.
-    pub(super) fn lock_request(&self, token: &LeaseToken, attempt: Attempt) -> LockRequest {
+    pub(super) fn lock_request(&self, token: TokenHash, attempt: Attempt) -> LockRequest {
         LockRequest {
             key: self.key.clone(),
-            token: token.hash(),
+            token,
             attempt,
             ttl: self.ttl,
             note: self.note.clone(),

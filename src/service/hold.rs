@@ -198,7 +198,7 @@ impl LockService {
         let (key, ttl) = (request.key.clone(), request.ttl);
         let max_hold = request.terms.max_hold.unwrap_or(Terms::LONGEST_MAX_HOLD);
         let attempt = Attempt::for_connection();
-        let Acquisition { token, outcome } = self.acquire_by(attempt, made, request).await?;
+        let Acquisition { token, outcome } = self.acquire_by(attempt, made, Box::new(request)).await?;
         let answered_at = boottime();
         let most_until = answered_at + max_hold;
         let (lease, attempt, guard, claimed_at) = match outcome {

@@ -121,7 +121,8 @@ impl Cleaner {
     }
 }
 
-/// Undoes a grant when dropped, unless it was disarmed.
+/// Undoes a grant when dropped, unless it was disarmed, or never armed.
+#[derive(Default)]
 #[must_use = "dropping it rolls the grant back"]
 pub struct GrantGuard(Option<Armed>);
 
@@ -158,7 +159,7 @@ impl GrantGuard {
     /// ticket. All leases that its token was told of before are over at `told_until`, by the clock of [`boottime`].
     pub(super) fn is_held(&mut self, lease: Lease, told_until: Duration) {
         if let Some(armed) = &mut self.0 {
-            (armed.ticket, armed.told) = (TicketAfter::Removed, Some((lease, told_until)));
+            (armed.ticket, armed.told) = (TicketAfter::Removed, Some(Box::new((lease, told_until))));
         }
     }
 
@@ -261,7 +262,7 @@ struct Armed {
     granted: Option<FencingToken>,
     ticket: TicketAfter,
     /// What its client knew of, and when all is over that its token was told of before.
-    told: Option<(Lease, Duration)>,
+    told: Option<Box<(Lease, Duration)>>,
     patience: Duration,
 }
 
@@ -316,7 +317,7 @@ impl Armed {
     }
 
     fn known(&self) -> KnownTo {
-        let Some((lease, told_until)) = &self.told else { return KnownTo::Nobody };
+        let Some((lease, told_until)) = self.told.as_deref() else { return KnownTo::Nobody };
         let left = told_until.saturating_sub(boottime());
         let told_for = if left.is_zero() { left } else { left + ROUNDING };
         KnownTo::Connection { number: lease.fencing_token, told_for }
@@ -324,7 +325,7 @@ impl Armed {
 
     /// Tells those who watch what has become of it, as the store was asked at that time.
     fn tell(&self, rolled_back: RolledBack, asked_at: Duration) {
-        let lease = self.told.as_ref().map(|(lease, _)| lease);
+        let lease = self.told.as_deref().map(|(lease, _)| lease);
         let number = self.granted.or(lease.map(|lease| lease.fencing_token));
         let doing = match (rolled_back, number, lease) {
             (RolledBack::Ended { kept_ms }, Some(fencing_token), _) => {

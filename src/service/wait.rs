@@ -1,17 +1,19 @@
 //! A request that waits for its turn, from its first command to its answer.
 
+use std::future::ready;
 use std::time::Duration;
 
+use futures_util::future::Either;
 use tokio::time::{Instant, timeout_at};
 
 use super::acquire::not_granted;
 use super::ledger::Counted;
 use super::time::RETRY_PAUSE;
-use super::wakeups::{Ring, Waiting};
+use super::wakeups::Waiting;
 use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::{Backoff, boottime};
-use crate::lock::{Acquired, Attempt, Enqueued, LastPolled, LeaseToken, Polled};
-use crate::store::{Enqueue, LastPoll, LockRequest, MeteredStore, Poll, StoreError};
+use crate::lock::{Acquired, Attempt, Enqueued, LastPolled, LeaseToken, Polled, TokenHash};
+use crate::store::{Enqueue, LastPoll, MeteredStore, Poll, StoreError};
 use crate::telemetry::metrics::{DoubtEnded, metrics};
 
 /// The longest pause before an unanswered command is followed by another. Pauses double up to this.
@@ -21,21 +23,20 @@ const LOOK_WHEN_MOVED: Duration = Duration::from_secs(1);
 
 /// A request that waits.
 struct Waiter {
-    lock: LockRequest,
+    token: TokenHash,
+    attempt: Attempt,
     waiting: Waiting,
     guard: GrantGuard,
     /// Whether its token may have left a ticket here before.
     had_ticket: bool,
     step: Step,
-    /// Attempts whose last command was not answered.
-    superseded: Vec<Attempt>,
+    /// How many attempts before this one had a last command that was not answered.
+    superseded: u32,
     /// Whether a command was not answered, and none since.
     is_in_doubt: bool,
     backoff: Backoff,
-    /// The end of the wait.
+    /// The end of the wait. The answer is given up later, by the time that the store is given.
     ends_at: Instant,
-    /// When the answer is given up.
-    deadline: Instant,
 }
 
 /// What a request does next.
@@ -49,6 +50,16 @@ enum Step {
     Poll,
     /// The same for the last time.
     LastPoll,
+}
+
+/// What follows an answer of the store.
+enum Next {
+    /// It sleeps until it is rung, at the latest until then.
+    Sleep(Instant),
+    /// It asks again.
+    Ask,
+    /// It is over.
+    HandOut(Acquired<NotAcquired>),
 }
 
 /// What a store answers to a command of a request that waits.
@@ -81,44 +92,42 @@ impl LockService {
     /// After a command without an answer comes one of a fresh attempt, which supersedes the attempts before. One step
     /// takes over what they were given, and voids what copies of them could still do. So no attempt ends in doubt, and a
     /// grant whose answer was lost is found.
-    pub(super) async fn acquire_in_turn(
-        &self,
+    pub(super) fn acquire_in_turn<'a>(
+        &'a self,
         attempt: Attempt,
-        made: Option<LeaseToken>,
-        request: AcquireRequest,
-        room: &mut Option<Counted>,
-    ) -> Result<Acquisition, StoreError> {
-        let ends_at = Instant::now() + request.wait;
-        let token = request.token_or(made.as_ref());
-        let ended = |why| Ok(Acquisition { token: token.clone(), outcome: Outcome::NotTaken(why) });
-        let bucket = self.store.bucket_of(&request.key);
-        let Ok(_place) = self.wait_permits.try_acquire() else { return ended(NotAcquired::TooManyWaiters) };
-        let waiting = self.wakeups.enter(&request.key, bucket, attempt);
-        if self.wakeups.closing.is_cancelled() {
-            return ended(NotAcquired::ShuttingDown);
-        }
-        // The store must hear of the gateway before it hears of a waiter.
-        match timeout_at(self.deadline(), Box::pin(self.heartbeats.be_heard(bucket))).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(StoreError::Unavailable(error.into_reason())),
-            Err(_) => return Err(StoreError::Unavailable("the store does not answer".into())),
-        }
-        // From the first command on, since its answer may be lost.
-        let had_ticket = request.tenant.keeps_ticket(true);
-        let deadline = ends_at + self.store_timeout;
-        let mut waiter = {
-            let lock = request.lock_request(&token, attempt);
-            let guard = self.cleaner.guard(&lock, request.ticket_after());
-            Waiter { had_ticket, ..Waiter::new(lock, waiting, guard, ends_at, deadline) }
+        token: LeaseToken,
+        request: Box<AcquireRequest>,
+        room: &'a mut Option<Counted>,
+    ) -> impl Future<Output = Result<Acquisition, StoreError>> + Send + 'a {
+        let Ok(place) = self.wait_permits.try_acquire() else {
+            return Either::Left(ready(Ok(not_taken(token, NotAcquired::TooManyWaiters))));
         };
-        let mut permit = None;
-        loop {
-            let sent_at = boottime();
-            // What soon passes is boxed, so that a request that waits has no room for it.
-            let answer = Box::pin(waiter.ask(&self.store, &request, self.until(deadline))).await;
-            let looks_again_at = match answer {
-                Err(error) => {
-                    waiter.goes_on_after(error, &request).await?;
+        let bucket = self.store.bucket_of(&request.key);
+        let waiting = self.wakeups.enter(&request.key, bucket, attempt);
+        let mut waiter = Waiter::new(token.hash(), attempt, waiting, Instant::now() + request.wait);
+        // All of this is borrowed below: what is moved takes room twice.
+        Either::Right(async move {
+            let _place = &place;
+            if self.wakeups.closing.is_cancelled() {
+                return Ok(not_taken(token, NotAcquired::ShuttingDown));
+            }
+            // The store must hear of the gateway before it hears of a waiter.
+            match timeout_at(self.deadline(), Box::pin(self.heartbeats.be_heard(bucket))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(StoreError::Unavailable(error.into_reason())),
+                Err(_) => return Err(StoreError::Unavailable("the store does not answer".into())),
+            }
+            // From the first command on, since its answer may be lost.
+            waiter.had_ticket = request.tenant.keeps_ticket(true);
+            let ticket = request.ticket_after();
+            waiter.guard = self.cleaner.guard(&request.lock_request(waiter.token, waiter.attempt), ticket);
+            let mut permit = None;
+            loop {
+                let sent_at = boottime();
+                // What soon passes is boxed, so that a request that waits has no room for it.
+                let until = self.until(waiter.ends_at + self.store_timeout);
+                let asked = Box::pin(waiter.ask_or_pause(&self.store, &request, until, self.store_timeout));
+                let Some(answer) = asked.await? else {
                     if self.wakeups.closing.is_cancelled() {
                         // The guard is dropped armed.
                         let reason = "the gateway is stopping".to_owned();
@@ -126,78 +135,90 @@ impl LockService {
                             metrics().doubts.count(DoubtEnded::Unknown);
                             Err(StoreError::Unknown(reason))
                         } else {
-                            ended(NotAcquired::ShuttingDown)
+                            Ok(not_taken(token, NotAcquired::ShuttingDown))
                         };
                     }
                     continue;
-                }
-                Ok(answer) => {
-                    let was_last = waiter.is_answered();
-                    drop(permit.take());
-                    let answer = match answer.or_not_taken() {
-                        Err(Told::Waits(polled)) => {
-                            // It has no lock yet, and may never get one. Its grant is counted when it comes.
-                            *room = None;
-                            Err(polled)
-                        }
-                        Err(Told::Ends(why)) => Ok(Acquired::NotTaken(why)),
-                        Ok(answer) => Ok(answer),
-                    };
-                    match answer {
-                        Err(Polled::Queued(position)) => {
-                            if waiter.waiting.ticket().is_none() {
-                                self.watch.tell(&request.key, || Doing::Line);
-                            }
-                            waiter.waiting.note(&position);
-                            waiter.guard.has_ticket(position.ticket);
-                            ends_at
-                        }
-                        Err(Polled::Moved(position)) => {
-                            waiter.waiting.note(&position);
-                            ends_at.min(Instant::now() + LOOK_WHEN_MOVED)
-                        }
-                        Err(Polled::TicketLost) => {
-                            // A late copy of a last poll would end what comes after it.
-                            if was_last {
-                                waiter.supersede();
-                            }
-                            waiter.step = Step::PutBack;
-                            continue;
-                        }
-                        Ok(answer) => {
-                            if waiter.waiting.ticket().is_some() {
-                                self.watch.tell(&request.key, || Doing::Line);
-                            }
-                            // The ticket is also kept if the grant then reaches no client.
-                            let keeps_ticket = matches!(
-                                answer,
-                                Acquired::Granted(_) | Acquired::NotTaken(NotAcquired::Refused(_))
-                            );
-                            request.tenant.keeps_ticket(keeps_ticket);
-                            let Waiter { lock: LockRequest { attempt, .. }, guard, .. } = waiter;
-                            let handed = self.hand_out(&request, answer, attempt, sent_at, guard, deadline);
-                            return Box::pin(handed).await.map(|outcome| Acquisition { token, outcome });
-                        }
+                };
+                drop(permit.take());
+                let looks_again_at = match self.next_step(&mut waiter, &request, answer, room) {
+                    Next::Sleep(until) => until,
+                    Next::Ask => continue,
+                    Next::HandOut(answer) => {
+                        let Waiter { attempt, guard, ends_at, .. } = waiter;
+                        let deadline = ends_at + self.store_timeout;
+                        let handed = self.hand_out(&request, answer, attempt, sent_at, guard, deadline);
+                        return Box::pin(handed).await.map(|outcome| Acquisition { token, outcome });
                     }
-                }
-            };
-            tokio::select! {
-                biased;
-                () = self.wakeups.closing.cancelled() => {
+                };
+                // The end of the wait is no news.
+                timeout_at(looks_again_at, waiter.waiting.rung()).await.unwrap_or_default();
+                if self.wakeups.closing.is_cancelled() {
                     // Its ticket is kept for a while, for the same token at another gateway. Where that fails, it goes on
                     // in the background.
                     drop(waiter.guard.roll_back_now(self.deadline()).await);
-                    return ended(NotAcquired::ShuttingDown);
+                    return Ok(not_taken(token, NotAcquired::ShuttingDown));
                 }
-                ring = timeout_at(looks_again_at, waiter.waiting.rung()) => {
-                    if let Ok(Ring::PutBack(held)) = ring {
-                        permit = Some(held);
-                        waiter.step = Step::PutBack;
-                    }
+                permit = waiter.waiting.put_back();
+                if permit.is_some() {
+                    waiter.step = Step::PutBack;
                 }
             }
-        }
+        })
     }
+
+    /// Notes what the store has answered to a request that waits, and says what follows.
+    fn next_step(
+        &self,
+        waiter: &mut Waiter,
+        request: &AcquireRequest,
+        answer: Acquired<Told>,
+        room: &mut Option<Counted>,
+    ) -> Next {
+        let was_last = waiter.is_answered();
+        let answer = match answer.or_not_taken() {
+            Err(Told::Waits(polled)) => {
+                // It has no lock yet, and may never get one. Its grant is counted when it comes.
+                *room = None;
+                return match polled {
+                    Polled::Queued(position) => {
+                        if waiter.waiting.ticket().is_none() {
+                            self.watch.tell(&request.key, || Doing::Line);
+                        }
+                        waiter.waiting.note(&position);
+                        waiter.guard.has_ticket(position.ticket);
+                        Next::Sleep(waiter.ends_at)
+                    }
+                    Polled::Moved(position) => {
+                        waiter.waiting.note(&position);
+                        Next::Sleep(waiter.ends_at.min(Instant::now() + LOOK_WHEN_MOVED))
+                    }
+                    Polled::TicketLost => {
+                        // A late copy of a last poll would end what comes after it.
+                        if was_last {
+                            waiter.supersede();
+                        }
+                        waiter.step = Step::PutBack;
+                        Next::Ask
+                    }
+                };
+            }
+            Err(Told::Ends(why)) => Acquired::NotTaken(why),
+            Ok(answer) => answer,
+        };
+        if waiter.waiting.ticket().is_some() {
+            self.watch.tell(&request.key, || Doing::Line);
+        }
+        // The ticket is also kept if the grant then reaches no client.
+        let keeps_ticket =
+            matches!(answer, Acquired::Granted(_) | Acquired::NotTaken(NotAcquired::Refused(_)));
+        request.tenant.keeps_ticket(keeps_ticket);
+        Next::HandOut(answer)
+    }
+}
+
+fn not_taken(token: LeaseToken, why: NotAcquired) -> Acquisition {
+    Acquisition { token, outcome: Outcome::NotTaken(why) }
 }
 
 /// The pauses between commands that are not answered.
@@ -206,19 +227,26 @@ fn retries() -> Backoff {
 }
 
 impl Waiter {
-    fn new(
-        lock: LockRequest,
-        waiting: Waiting,
-        guard: GrantGuard,
-        ends_at: Instant,
-        deadline: Instant,
-    ) -> Self {
-        let (superseded, step, backoff) = (Vec::new(), Step::Enqueue, retries());
-        let (had_ticket, is_in_doubt) = (false, false);
-        Self { lock, waiting, guard, had_ticket, step, superseded, is_in_doubt, backoff, ends_at, deadline }
+    fn new(token: TokenHash, attempt: Attempt, waiting: Waiting, ends_at: Instant) -> Self {
+        let (guard, step, backoff) = (GrantGuard::default(), Step::Enqueue, retries());
+        let (had_ticket, superseded, is_in_doubt) = (false, 0, false);
+        Self { token, attempt, waiting, guard, had_ticket, step, superseded, is_in_doubt, backoff, ends_at }
     }
 
-    /// Sends the next command.
+    /// Sends the next command. Where it is not answered, returns nothing once another one may be sent, or gives up.
+    async fn ask_or_pause(
+        &mut self,
+        store: &MeteredStore,
+        request: &AcquireRequest,
+        until: Instant,
+        store_timeout: Duration,
+    ) -> Result<Option<Acquired<Told>>, StoreError> {
+        match self.ask(store, request, until).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) => self.goes_on_after(error, request, store_timeout).await.map(|()| None),
+        }
+    }
+
     async fn ask(
         &mut self,
         store: &MeteredStore,
@@ -228,7 +256,7 @@ impl Waiter {
         if self.step == Step::Poll && Instant::now() >= self.ends_at {
             self.step = Step::LastPoll;
         }
-        let lock = self.lock.clone();
+        let lock = request.lock_request(self.token, self.attempt);
         match self.step {
             Step::Poll => Ok(store.call(Poll(lock), until).await?.map(Told::Waits)),
             Step::LastPoll => {
@@ -238,7 +266,8 @@ impl Waiter {
             Step::Enqueue | Step::PutBack => {
                 let takes_over = self.step == Step::Enqueue;
                 let ticket = if takes_over { None } else { self.waiting.ticket() };
-                let enqueue = Enqueue { lock, takes_over, ticket, supersedes: self.superseded.clone() };
+                let supersedes = self.waiting.attempts_before(self.superseded);
+                let enqueue = Enqueue { lock, takes_over, ticket, supersedes };
                 Ok(store.call(enqueue, until).await?.map(Told::from))
             }
         }
@@ -246,7 +275,7 @@ impl Waiter {
 
     /// The last command was answered, and with it what came before. Returns whether it was the last poll.
     fn is_answered(&mut self) -> bool {
-        self.superseded.clear();
+        self.superseded = 0;
         if std::mem::take(&mut self.is_in_doubt) {
             metrics().doubts.count(DoubtEnded::Answered);
         }
@@ -257,14 +286,19 @@ impl Waiter {
 
     /// Goes on under a fresh attempt, which stands for those before.
     fn supersede(&mut self) {
-        self.superseded.push(self.lock.attempt);
-        self.lock.attempt = self.lock.attempt.another();
-        self.waiting.also_answers_to(self.lock.attempt);
-        self.guard.covers(self.lock.attempt);
+        self.superseded += 1;
+        self.attempt = self.attempt.another();
+        self.waiting.also_answers_to(self.attempt);
+        self.guard.covers(self.attempt);
     }
 
     /// Prepares for another command, after a pause, where the last one was not answered; or gives up.
-    async fn goes_on_after(&mut self, error: StoreError, request: &AcquireRequest) -> Result<(), StoreError> {
+    async fn goes_on_after(
+        &mut self,
+        error: StoreError,
+        request: &AcquireRequest,
+        store_timeout: Duration,
+    ) -> Result<(), StoreError> {
         let is_unknown = matches!(error, StoreError::Unknown(_));
         let reason = error.into_reason();
         self.is_in_doubt |= is_unknown;
@@ -274,7 +308,7 @@ impl Waiter {
             request.tenant.keeps_ticket(self.had_ticket);
             return Err(StoreError::Unavailable(reason));
         }
-        if Instant::now() + self.backoff.next() >= self.deadline {
+        if Instant::now() + self.backoff.next() >= self.ends_at + store_timeout {
             if self.is_in_doubt {
                 metrics().doubts.count(DoubtEnded::Unknown);
             }

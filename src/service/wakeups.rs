@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +41,9 @@ pub(super) struct Wakeups {
 #[derive(Default)]
 struct Registry {
     keys: HashMap<LockKey, Waiters>,
+    /// Those whose ticket is known, of each lock first come first. One map for all of them: of a map for each lock, which has one
+    /// waiter as a rule, most of the room would be empty.
+    queued: BTreeMap<(LockKey, Ticket, u64), Arc<Waiter>>,
     /// All of a bucket, by their ids.
     buckets: HashMap<Bucket, BTreeMap<u64, Arc<Waiter>>>,
     /// Each attempt of each waiter.
@@ -52,17 +56,20 @@ struct Registry {
 /// Those who wait for one lock.
 #[derive(Default)]
 struct Waiters {
-    /// Those whose ticket is known, first come first.
-    queued: BTreeMap<(Ticket, u64), Arc<Waiter>>,
     count: usize,
     timer: Option<Instant>,
 }
 
-impl Waiters {
+impl Registry {
     /// Rings those at the first ticket: two requests of one token share it, and only one of them may be heard.
-    fn ring_first(&self) {
-        let Some(((first, _), _)) = self.queued.first_key_value() else { return };
-        for (_, waiter) in self.queued.range((*first, 0)..=(*first, u64::MAX)) {
+    fn ring_first(&self, key: &LockKey) {
+        let from = |ticket| (key.clone(), ticket, 0)..;
+        let queued = self.queued.range(from(Ticket::new(0))).next();
+        let Some(((_, first, _), _)) = queued.filter(|((of, ..), _)| of == key) else { return };
+        for ((of, ticket, _), waiter) in self.queued.range(from(*first)) {
+            if (of, ticket) != (key, first) {
+                return;
+            }
             waiter.bell.notify_one();
         }
     }
@@ -76,14 +83,6 @@ struct Waiter {
     ticket: Mutex<Option<Ticket>>,
     bell: Notify,
     put_back: Mutex<Option<OwnedSemaphorePermit>>,
-}
-
-/// Why a waiter was rung.
-pub(super) enum Ring {
-    /// To look at the lock.
-    Look,
-    /// To tell the store its ticket again; the permit is held until that is done.
-    PutBack(OwnedSemaphorePermit),
 }
 
 /// A request's own side of a [`Waiter`]. Once it is dropped, it is not woken any more.
@@ -108,6 +107,13 @@ impl Wakeups {
         registry.by_attempt.insert(attempt, waiter.clone());
         drop(registry);
         Waiting { wakeups: self.clone(), key: key.clone(), waiter, attempts: vec![attempt] }
+    }
+
+    /// Ends all waiting. Each is rung, so that it need not listen for that too.
+    pub(super) fn close(&self) {
+        self.closing.cancel();
+        let registry = self.registry.lock();
+        registry.buckets.values().flat_map(BTreeMap::values).for_each(|waiter| waiter.bell.notify_one());
     }
 
     /// Whether anybody waits for a lock of the bucket.
@@ -147,9 +153,8 @@ impl Wakeups {
     /// Somebody must look at the lock in so many milliseconds.
     pub(super) fn is_due(&self, key: &LockKey, in_ms: u64) {
         let mut registry = self.registry.lock();
-        let Some(waiters) = registry.keys.get(key) else { return };
         if in_ms == 0 {
-            return waiters.ring_first();
+            return registry.ring_first(key);
         }
         self.set_timer(&mut registry, key, in_ms, AFTER_END);
     }
@@ -196,7 +201,7 @@ impl Wakeups {
             let Some((_, key)) = registry.timers.pop_first() else { return };
             let Some(waiters) = registry.keys.get_mut(&key) else { continue };
             waiters.timer = None;
-            waiters.ring_first();
+            registry.ring_first(&key);
         }
     }
 
@@ -235,13 +240,12 @@ impl Waiting {
     pub(super) fn note(&self, position: &QueuePosition) {
         let mut registry = self.wakeups.registry.lock();
         let before = self.waiter.ticket.lock().replace(position.ticket);
-        if before != Some(position.ticket)
-            && let Some(waiters) = registry.keys.get_mut(&self.key)
-        {
+        if before != Some(position.ticket) {
             if let Some(before) = before {
-                waiters.queued.remove(&(before, self.waiter.id));
+                registry.queued.remove(&(self.key.clone(), before, self.waiter.id));
             }
-            waiters.queued.insert((position.ticket, self.waiter.id), self.waiter.clone());
+            let own = (self.key.clone(), position.ticket, self.waiter.id);
+            registry.queued.insert(own, self.waiter.clone());
         }
         let pause = match position.is_first {
             true => AFTER_END,
@@ -256,10 +260,20 @@ impl Waiting {
         }
     }
 
-    /// Waits until there is something to do.
-    pub(super) async fn rung(&self) -> Ring {
-        self.waiter.bell.notified().await;
-        self.waiter.put_back.lock().take().map_or(Ring::Look, Ring::PutBack)
+    /// Waits until there is something to do: to look at the lock, to [put the ticket back](Self::put_back), or to end.
+    pub(super) fn rung(&self) -> Notified<'_> {
+        self.waiter.bell.notified()
+    }
+
+    /// The permit to tell the store its ticket again, if it was rung for that. It is held until that is done.
+    pub(super) fn put_back(&self) -> Option<OwnedSemaphorePermit> {
+        self.waiter.put_back.lock().take()
+    }
+
+    /// The last so many attempts before the one that is in use, the first of them first.
+    pub(super) fn attempts_before(&self, count: u32) -> Vec<Attempt> {
+        let before = &self.attempts[..self.attempts.len() - 1];
+        before[before.len() - count as usize..].to_vec()
     }
 }
 
@@ -275,11 +289,11 @@ impl Drop for Waiting {
                 bucket.remove();
             }
         }
+        if let Some(ticket) = self.ticket() {
+            registry.queued.remove(&(self.key.clone(), ticket, self.waiter.id));
+        }
         let Some(waiters) = registry.keys.get_mut(&self.key) else { return };
         waiters.count -= 1;
-        if let Some(ticket) = self.ticket() {
-            waiters.queued.remove(&(ticket, self.waiter.id));
-        }
         if waiters.count == 0 {
             let timer = waiters.timer;
             registry.keys.remove(&self.key);

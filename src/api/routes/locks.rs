@@ -1,5 +1,6 @@
 //! The four operations on a lock: parse, ask the service, map the answer. Both forms of the address end here.
 
+use std::future::ready;
 use std::pin::pin;
 use std::slice::from_ref;
 
@@ -7,6 +8,8 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use futures_util::future::Either;
 
 use super::several::acquire_several;
 use super::taking::{
@@ -48,36 +51,53 @@ use crate::store::{Renewer, StoreError};
         AcquireProblems,
     )
 )]
-pub(super) async fn acquire_lock(
+pub(super) fn acquire_lock(
     State(app): State<AppState>,
     version: Version,
     call: LockCall<AcquireQuery>,
-) -> Result<Response, Problem> {
+) -> impl Future<Output = Result<Response, Problem>> + Send {
     if !call.others.is_empty() {
-        return Box::pin(acquire_several(app, version, call)).await;
+        return Either::Left(acquire_several(app, version, call).boxed());
     }
+    match acquire_one(app, version, call) {
+        Ok(answer) => Either::Right(answer),
+        Err(problem) => Either::Left(ready(Err(problem)).boxed()),
+    }
+}
+
+/// What a future borrows of what it owns takes room once, and what it moves takes it twice. So all but the waiting is done before.
+fn acquire_one(
+    app: AppState,
+    version: Version,
+    call: LockCall<AcquireQuery>,
+) -> Result<impl Future<Output = Result<Response, Problem>> + Send, Problem> {
     let LockCall { key, token, query, caller, .. } = call;
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
-    let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
+    let connection = (!query.wait.is_zero()).then(keep).transpose()?;
     let wait = wait_permit(&app, &caller, from_ref(&key), token.as_ref(), query.wait)?;
-    let request = acquire_request(&app, &caller, &key, token, query, wait.as_ref());
-    let acquire = pin!(app.service.acquire(request));
-    let acquisition = match &wait {
-        Some(_) => while_allowed(&caller, Right::Acquire, from_ref(&key), acquire).await??,
-        None => acquire.await?,
-    };
-    let token = &acquisition.token;
-    match acquisition.outcome {
-        Outcome::Granted(lease, guard) => {
-            let answer = answers::grant(StatusCode::CREATED, &key, token, &lease);
-            Ok(match wait {
-                Some(wait) => track(answer, Waited { guard, wait }),
-                None => track(answer, guard),
-            })
+    let request = Box::new(acquire_request(&app, &caller, &key, token, query, wait.as_ref()));
+    Ok(async move {
+        let _kept = &connection;
+        let acquisition = {
+            let acquire = pin!(app.service.acquire(request));
+            match &wait {
+                Some(_) => while_allowed(&caller, Right::Acquire, from_ref(&key), acquire).await??,
+                None => acquire.await?,
+            }
+        };
+        let token = &acquisition.token;
+        match acquisition.outcome {
+            Outcome::Granted(lease, guard) => {
+                let answer = answers::grant(StatusCode::CREATED, &key, token, &lease);
+                Ok(match wait {
+                    Some(wait) => track(answer, Waited { guard, wait }),
+                    None => track(answer, guard),
+                })
+            }
+            Outcome::AlreadyHeld(lease, ..) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
+            Outcome::NotTaken(why) => Err(not_taken(token, why)),
         }
-        Outcome::AlreadyHeld(lease, ..) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
-        Outcome::NotTaken(why) => Err(not_taken(token, why)),
-    }
+    })
 }
 
 /// A grant after a wait, until it is handed to the client.

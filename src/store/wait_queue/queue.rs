@@ -37,12 +37,13 @@ pub(super) struct Offer {
     started: Duration,
 }
 
-/// The waiters of one lock.
+/// The waiters of one lock. A map has room for some more than it holds, so what is large stands in boxes: most queues have one
+/// waiter.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
-    tickets: HashMap<TokenHash, QueueTicket>,
+    tickets: HashMap<TokenHash, Box<QueueTicket>>,
     /// The tickets believed present, first come first.
-    present: BTreeMap<Ticket, TokenHash>,
+    present: BTreeMap<Ticket, Box<TokenHash>>,
     /// When tickets end, soonest first.
     away: BTreeSet<(Duration, TokenHash)>,
     /// In the order in which they were made; those that have lapsed stay until others are made.
@@ -85,7 +86,7 @@ impl WaitQueue {
     pub(super) fn is_due(&self, room: SlotRoom, now: Duration) -> bool {
         let is_lost = |ticket: &QueueTicket| ticket.lost_at.is_some_and(|lost_at| lost_at <= now);
         let mut tickets = self.present.values().filter(|token| !self.is_offered(token));
-        let next = tickets.find_map(|token| self.tickets.get(token).filter(|ticket| !is_lost(ticket)));
+        let next = tickets.find_map(|token| self.ticket(token).filter(|ticket| !is_lost(ticket)));
         let is_admitted = |next: &QueueTicket| self.room_beside(room, None, now).admits(next.slots);
         !room.is_closed() && (!self.offers.is_empty() || next.is_some_and(is_admitted))
     }
@@ -119,20 +120,24 @@ impl WaitQueue {
 
     /// The first ticket that waits for an offer, present or not.
     pub(super) fn next(&self) -> Option<&TokenHash> {
-        self.present.values().find(|token| !self.is_offered(token))
+        self.present.values().map(Box::as_ref).find(|token| !self.is_offered(token))
     }
 
     pub(super) fn ticket(&self, token: &TokenHash) -> Option<&QueueTicket> {
-        self.tickets.get(token)
+        self.tickets.get(token).map(Box::as_ref)
     }
 
     /// The first of the wait queue, present or not.
     pub(super) fn first(&self) -> Option<&TokenHash> {
-        self.present.values().next()
+        self.present.values().next().map(Box::as_ref)
     }
 
     pub(super) fn is_present(&self, token: &TokenHash) -> bool {
-        self.tickets.get(token).is_some_and(|ticket| self.present.get(&ticket.place) == Some(token))
+        self.tickets.get(token).is_some_and(|ticket| self.is_at(ticket.place, token))
+    }
+
+    fn is_at(&self, place: Ticket, token: &TokenHash) -> bool {
+        self.present.get(&place).is_some_and(|at| **at == *token)
     }
 
     /// The token's position, from 1 on. This counts the tickets before it, so it is for answers and not for every poll.
@@ -180,8 +185,8 @@ impl WaitQueue {
     ) {
         self.remove(&token);
         let ticket = QueueTicket { place, slots, attempt: Some(attempt), former, lost_at: None };
-        self.tickets.insert(token, ticket);
-        self.present.insert(place, token);
+        self.tickets.insert(token, Box::new(ticket));
+        self.present.insert(place, Box::new(token));
         self.last = self.last.max(Some(place));
     }
 
@@ -191,7 +196,7 @@ impl WaitQueue {
         if let Some(lost_at) = ticket.lost_at.take() {
             self.away.remove(&(lost_at, *token));
         }
-        self.present.insert(ticket.place, *token);
+        self.present.insert(ticket.place, Box::new(*token));
     }
 
     /// Removes a token with its ticket.
@@ -200,7 +205,7 @@ impl WaitQueue {
         if let Some(lost_at) = ticket.lost_at {
             self.away.remove(&(lost_at, *token));
         }
-        if self.present.get(&ticket.place) == Some(token) {
+        if self.is_at(ticket.place, token) {
             self.present.remove(&ticket.place);
         }
     }
@@ -219,7 +224,7 @@ impl WaitQueue {
         let left = self.vacate(token, attempt, place, lost_at);
         if let Some(ticket) = self.tickets.get(token).filter(|ticket| had_ticket && ticket.attempt.is_none())
         {
-            self.present.insert(ticket.place, *token);
+            self.present.insert(ticket.place, Box::new(*token));
         }
         left.map(|(former, _)| former)
     }
@@ -227,7 +232,7 @@ impl WaitQueue {
     /// Keeps the ticket from which a token was granted the lock, until `lost_at`: the grant was undone.
     pub(super) fn keep(&mut self, token: &TokenHash, place: Ticket, slots: Slots, lost_at: Duration) {
         let ticket = QueueTicket { place, slots, attempt: None, former: None, lost_at: None };
-        self.tickets.entry(*token).or_insert(ticket);
+        self.tickets.entry(*token).or_insert_with(|| Box::new(ticket));
         self.step_aside(token, lost_at);
     }
 
@@ -294,7 +299,7 @@ impl WaitQueue {
         let mut room = self.room_beside(room, None, now);
         let mut made = Vec::new();
         while let Some(token) = self.next().copied() {
-            let Some(&QueueTicket { attempt, slots, .. }) = self.tickets.get(&token) else { break };
+            let Some(&QueueTicket { attempt, slots, .. }) = self.ticket(&token) else { break };
             let is_late = lapsed.iter().any(|late| late.token == token) && caller != Some(&token);
             if is_late || attempt.is_none() && !lapsed.is_empty() {
                 self.step_aside(&token, lost_at);
@@ -344,7 +349,7 @@ impl WaitQueue {
         if !is_away {
             self.keep_until(token, lost_at);
         }
-        if self.present.get(&place) == Some(token) {
+        if self.is_at(place, token) {
             self.present.remove(&place);
         }
     }
