@@ -4,7 +4,6 @@
 #![allow(rustdoc::broken_intra_doc_links, rustdoc::bare_urls)]
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -39,14 +38,14 @@ pub use access::{AccessArgs, AccessSettings, FacadeArgs, KeysFile};
 pub use arguments::{Given, explain_arguments, read_arguments};
 pub use environment::{misspelt_variables, unknown_variables, wrong_variables};
 pub use error::SettingsError;
-pub use key::KeyArgs;
+pub use key::KeyCommand;
 pub use observe::{ObserveArgs, ObserveSettings};
 pub use page::settings_page;
 pub use run::{OnceCommandArgs, RunArgs};
 pub use server::ServerArgs;
 pub use shell::ShellAction;
 pub use shipped::{CompletionsArgs, ManArgs};
-pub use store::{CheckArgs, OnceArgs, StoreArgs, StoreSettings};
+pub use store::{OnceArgs, StoreArgs, StoreSettings};
 
 /// The longest lease that `--max-ttl` may allow.
 const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -102,9 +101,10 @@ pub enum Action {
     #[command(flatten)]
     Shell(ShellAction),
     /// Say what a store is, and what can be promised on it
-    Check(CheckArgs),
+    Check(StoreArgs),
     /// Make, list and revoke API keys
-    Key(KeyArgs),
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Print the OpenAPI document
     Openapi,
     /// Print what a shell needs to complete the flags of this program
@@ -390,11 +390,4 @@ fn share_of(all: usize) -> usize {
 /// The other connections stay free for requests that take, renew and release locks.
 fn max_http1_waiters(max_connections: usize) -> usize {
     (max_connections / 4 * 3).max(1)
-}
-
-impl fmt::Debug for ServeArgs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The store's address may hold a password; what else there is shows in `Settings`, which keeps it redacted.
-        f.debug_struct("ServeArgs").field("listen", &self.server.listen).finish_non_exhaustive()
-    }
 }

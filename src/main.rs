@@ -80,7 +80,7 @@ fn act(action: Action, held: HeldHangups) -> anyhow::Result<ExitCode> {
         Action::Completions(args) => return Ok(shell::show(&args.completions())),
         Action::Settings => return Ok(shell::show(&settings_page())),
         Action::Man(args) => args.write().context("cannot write the manual")?,
-        Action::Key(args) => return Ok(shell::act_on_keys(&args.check()?)),
+        Action::Key(command) => return Ok(shell::act_on_keys(&command.check()?)),
         Action::Check(args) => {
             let store = args.check()?;
             tell_unknown(unknown_variables());

@@ -13,15 +13,9 @@ use crate::access::{Entry, KeyId, Rate, Right, Scope, ShownKey, is_plain};
 use crate::client::shell::{KeysCommand, NewKey};
 use crate::lock::parse_duration;
 
-/// The flags of `key`.
-#[derive(Args, Clone, Debug)]
-pub struct KeyArgs {
-    #[command(subcommand)]
-    command: KeyCommand,
-}
-
+/// What `key` can do.
 #[derive(Clone, Debug, Subcommand)]
-enum KeyCommand {
+pub enum KeyCommand {
     /// Make an API key
     ///
     /// The entry for the keys file goes to standard output, and the key itself to standard error. So
@@ -43,7 +37,7 @@ enum KeyCommand {
 
 /// The flags of `key list`.
 #[derive(Args, Clone, Debug)]
-struct ListKeysArgs {
+pub struct ListKeysArgs {
     /// The keys file
     #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
     keys: PathBuf,
@@ -55,7 +49,7 @@ struct ListKeysArgs {
 
 /// The flags of `key revoke`.
 #[derive(Args, Clone, Debug)]
-struct RevokeKeyArgs {
+pub struct RevokeKeyArgs {
     /// The keys file
     #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
     keys: PathBuf,
@@ -66,7 +60,7 @@ struct RevokeKeyArgs {
 
 /// The flags of `key new`.
 #[derive(Args, Clone, Debug)]
-struct NewKeyArgs {
+pub struct NewKeyArgs {
     /// Who uses the key, for people who read the log
     #[arg(long, value_name = "TEXT")]
     name: String,
@@ -131,17 +125,17 @@ struct NewKeyArgs {
     append_to: Option<PathBuf>,
 }
 
-impl KeyArgs {
+impl KeyCommand {
     /// Checks the flags, and makes the key if one is to be made.
     pub fn check(self) -> Result<KeysCommand, SettingsError> {
-        match self.command {
-            KeyCommand::New(args) => args.check().map(|key| KeysCommand::New(Box::new(key))),
-            KeyCommand::List(args) => {
+        match self {
+            Self::New(args) => args.check().map(|key| KeysCommand::New(Box::new(key))),
+            Self::List(args) => {
                 let file = KeysFile::read(&args.keys);
                 let file = file.map_err(|problem| SettingsError::new("--keys", problem))?;
                 Ok(KeysCommand::List { keys: file.keys, json: args.json })
             }
-            KeyCommand::Revoke(args) => {
+            Self::Revoke(args) => {
                 // Somebody may have given the whole key, which is not said again.
                 let id = KeyId::parse(&args.id);
                 let rule = "must be the id of a key, twelve of a-z0-9: `fencepost key list` shows the ids";

@@ -1,7 +1,6 @@
 //! The flags of the commands that run a command.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -78,10 +77,7 @@ pub struct RunArgs {
 impl RunArgs {
     /// Checks the settings as a whole.
     pub fn check(self) -> Result<RunSettings, SettingsError> {
-        let [program, arguments @ ..] = self.command.as_slice() else {
-            return Err(SettingsError::new("the command", "is missing"));
-        };
-        let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+        let (program, arguments, name) = program_of(&self.command)?;
         check_command_ttl(self.lease.ttl)?;
         let [key, others @ ..] = self.keys.as_slice() else {
             return Err(SettingsError::new("the key", "is missing"));
@@ -98,15 +94,17 @@ impl RunArgs {
             busy_exit: self.busy_exit,
             clean_statuses: Vec::new(),
             passes_token: self.pass_token,
-            program: program.clone(),
-            arguments: arguments.to_vec(),
+            program,
+            arguments,
         })
     }
 }
 
-impl fmt::Debug for RunArgs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address and the arguments of a command may hold passwords.
-        f.debug_struct("RunArgs").field("keys", &self.keys).finish_non_exhaustive()
-    }
+/// The program, its arguments, and the name by which people know it.
+fn program_of(command: &[OsString]) -> Result<(OsString, Vec<OsString>, String), SettingsError> {
+    let [program, arguments @ ..] = command else {
+        return Err(SettingsError::new("the command", "is missing"));
+    };
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
+    Ok((program.clone(), arguments.to_vec(), name))
 }

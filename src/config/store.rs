@@ -1,7 +1,6 @@
 //! The settings that say where locks live, which every command shares that looks at a store.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -156,20 +155,6 @@ impl OnceArgs {
         let is_sane = (LEAST_RESULT_BYTES..=MOST_RESULT_BYTES).contains(&self.max_result_bytes);
         require("--max-result-bytes", is_sane, "from 1024 to 1048576")?;
         Ok(self.max_result_bytes)
-    }
-}
-
-/// The flags of `check`.
-#[derive(Args, Clone, Debug)]
-pub struct CheckArgs {
-    #[command(flatten)]
-    store: StoreArgs,
-}
-
-impl CheckArgs {
-    /// Checks the settings.
-    pub fn check(&self) -> Result<StoreSettings, SettingsError> {
-        self.store.check()
     }
 }
 
@@ -331,13 +316,6 @@ pub(super) fn authorities(
         return Err(error(format!("{}: there is no certificate in PEM in it", path.display())));
     }
     Ok(pem)
-}
-
-impl fmt::Debug for StoreArgs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The store's address may hold a password; `StoreSettings` shows it without.
-        f.debug_struct("StoreArgs").finish_non_exhaustive()
-    }
 }
 
 impl ValueEnum for Risk {

@@ -1,13 +1,12 @@
 //! The flags of `once`.
 
 use std::ffi::OsString;
-use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 use clap::value_parser;
 
+use super::program_of;
 use crate::client::run::RunSettings;
 use crate::client::{AcquireSettings, BUSY, OnceTerms};
 use crate::config::error::{SettingsError, duration, require};
@@ -94,10 +93,7 @@ pub struct OnceCommandArgs {
 impl OnceCommandArgs {
     /// Checks the settings as a whole.
     pub fn check(self) -> Result<RunSettings, SettingsError> {
-        let [program, arguments @ ..] = self.command.as_slice() else {
-            return Err(SettingsError::new("the command", "is missing"));
-        };
-        let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+        let (program, arguments, name) = program_of(&self.command)?;
         check_command_ttl(self.ttl)?;
         require("--keep", Keep::new(self.keep).is_some(), "from 2m to 168h")?;
         let is_fingerprint = |text: &String| Fingerprint::of(text.as_bytes()).is_some();
@@ -122,15 +118,8 @@ impl OnceCommandArgs {
             busy_exit: BUSY,
             clean_statuses: self.clean_status,
             passes_token: false,
-            program: program.clone(),
-            arguments: arguments.to_vec(),
+            program,
+            arguments,
         })
-    }
-}
-
-impl fmt::Debug for OnceCommandArgs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address and the arguments of a command may hold passwords.
-        f.debug_struct("OnceCommandArgs").field("key", &self.key).finish_non_exhaustive()
     }
 }
