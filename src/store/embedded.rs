@@ -17,10 +17,9 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::clock::Clock;
-use crate::lock::{Inspected, LockKey, Page, Reach};
+use crate::lock::{LockKey, Page, Reach};
 use crate::store::{
-    Bucket, Call, HeartbeatAnswer, Hint, Inspect, LineSettings, List, LockStore, Reply, Replying, Request,
-    StoreError,
+    Bucket, Call, HeartbeatAnswer, Hint, LineSettings, List, LockStore, Reply, Replying, Request, StoreError,
 };
 
 use at_once::AtOnce;
@@ -104,7 +103,6 @@ pub enum UnusableFile {
 }
 
 /// A store within this process. Dropping it waits for what is queued and closes the file.
-#[derive(Debug)]
 pub struct EmbeddedStore {
     way: Way,
     hints: broadcast::Sender<Hint>,
@@ -116,7 +114,6 @@ pub struct EmbeddedStore {
 }
 
 /// How the table is reached.
-#[derive(Debug)]
 enum Way {
     /// By its writer.
     Queue(CommandQueue),
@@ -244,9 +241,7 @@ impl EmbeddedStore {
             Way::AtOnce(table) => table.apply(deadline, step),
         }
     }
-}
 
-impl EmbeddedStore {
     /// Does what one kind of request asks for.
     fn change<'a, C: Call>(
         &'a self,
@@ -269,14 +264,19 @@ impl EmbeddedStore {
         self.submit(deadline, Kind::CHANGE, step).boxed()
     }
 
-    async fn inspect(&self, request: &Inspect, deadline: Instant) -> Result<Inspected, StoreError> {
-        let look = request.clone();
-        let look = move |table: &mut Table, now| Ok(table.see(&look, now));
-        if let Some(seen) = self.submit(deadline, Kind::Look, look).await? {
-            return Ok(seen);
-        }
-        let request = request.clone();
-        self.submit(deadline, Kind::CHANGE, move |table, now| Ok(table.inspect(&request, now))).await
+    /// Looks, and changes the table only where a grant is to be pinned before it is told of.
+    async fn look<C: Call>(
+        &self,
+        request: &C,
+        deadline: Instant,
+        see: fn(&Table, &C, Duration) -> Option<C::Answer>,
+        pin: fn(&mut Table, &C, Duration) -> C::Answer,
+    ) -> Result<Reply, StoreError> {
+        let asked = request.clone();
+        let look = move |table: &mut Table, now| Ok(see(table, &asked, now).map(C::reply));
+        let seen = self.submit(deadline, Kind::Look, look).await?;
+        let Some(seen) = seen else { return self.change(request, deadline, pin).await };
+        Ok(seen)
     }
 
     /// A page of a list, and the cursor of the next one: step by step, between which others have their turn.
@@ -337,7 +337,7 @@ impl LockStore for EmbeddedStore {
             Request::Release(request) => self.change(request, deadline, Table::release),
             Request::RollBack(request) => self.change(request, deadline, Table::roll_back),
             Request::PassOn(request) => self.change(request, deadline, Table::pass_on),
-            Request::Inspect(request) => self.inspect(request, deadline).map_ok(Reply::Inspect).boxed(),
+            Request::Inspect(request) => self.look(request, deadline, Table::see, Table::inspect).boxed(),
             Request::Break(request) => self.change(request, deadline, Table::break_lock),
             Request::List(request) => self.list(request, deadline).map_ok(Reply::List).boxed(),
             Request::Heartbeat(_) => self.heartbeat(deadline).map_ok(Reply::Heartbeat).boxed(),
@@ -351,7 +351,7 @@ impl LockStore for EmbeddedStore {
             Request::GiveUp(request) => self.change(request, deadline, Table::give_up),
             Request::UndoBegin(request) => self.change(request, deadline, Table::undo_begin),
             Request::LookAtRecord(request) => {
-                self.look_at_record(request, deadline).map_ok(Reply::LookAtRecord).boxed()
+                self.look(request, deadline, Table::see_record, Table::look_at_record).boxed()
             }
             Request::BreakRecord(request) => self.change(request, deadline, Table::break_record),
             Request::ListRecords(request) => {

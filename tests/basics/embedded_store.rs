@@ -193,7 +193,7 @@ async fn a_start_with_a_clock_past_the_largest_number_is_refused_and_costs_no_nu
     grant_at(&file, 2_000_000_000).await;
     for wall_s in [9_007_199_255, 30_000_000_000, u64::MAX] {
         let clock = Arc::new(SetClock(Duration::from_secs(wall_s)));
-        let refused = EmbeddedStore::open(&file, EmbeddedSettings::default(), clock).unwrap_err();
+        let refused = EmbeddedStore::open(&file, EmbeddedSettings::default(), clock).err().unwrap();
         assert!(refused.to_string().contains("the clock of this machine is wrong"), "{refused}");
     }
     let right = grant_at(&file, 2_000_000_001).await;

@@ -1,6 +1,5 @@
 //! A table that no file keeps: each caller does its own step, as there is no commit to wait for and to share.
 
-use std::fmt::{self, Formatter};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -99,11 +98,5 @@ impl AtOnce {
     pub(super) fn close(&self) {
         let open = self.open.lock().map(|mut open| open.take());
         drop(open);
-    }
-}
-
-impl fmt::Debug for AtOnce {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AtOnce").finish_non_exhaustive()
     }
 }

@@ -12,12 +12,6 @@ use crate::lock::LockKey;
 #[derive(Clone, Copy)]
 pub(super) struct CursorSeal([u8; 32]);
 
-impl std::fmt::Debug for CursorSeal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CursorSeal")
-    }
-}
-
 impl CursorSeal {
     pub(super) fn new() -> Self {
         Self(rand::random())

@@ -5,8 +5,8 @@ use tokio::time::Instant;
 use super::EmbeddedStore;
 use super::queue::Kind;
 use super::table::Table;
-use crate::once::{RecordPage, RecordView, Storing};
-use crate::store::{ListRecords, LookAtRecord, StoreError, StoreResult};
+use crate::once::{RecordPage, Storing};
+use crate::store::{ListRecords, StoreError, StoreResult};
 
 impl EmbeddedStore {
     pub(super) async fn store_result(
@@ -16,20 +16,6 @@ impl EmbeddedStore {
     ) -> Result<Storing, StoreError> {
         let (request, kind) = (request.clone(), Kind::Change { bytes: request.result.body.len() });
         self.submit(deadline, kind, move |table, now| Ok(table.store_result(&request, now))).await
-    }
-
-    pub(super) async fn look_at_record(
-        &self,
-        request: &LookAtRecord,
-        deadline: Instant,
-    ) -> Result<Option<RecordView>, StoreError> {
-        let look = request.clone();
-        let look = move |table: &mut Table, now| Ok(table.see_record(&look, now));
-        if let Some(seen) = self.submit(deadline, Kind::Look, look).await? {
-            return Ok(seen);
-        }
-        let request = request.clone();
-        self.submit(deadline, Kind::CHANGE, move |table, now| Ok(table.look_at_record(&request, now))).await
     }
 
     pub(super) async fn list_records(

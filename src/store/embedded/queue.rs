@@ -61,7 +61,6 @@ pub(super) type Apply = Box<dyn FnOnce(Result<(&mut Table, Duration), StoreError
 pub(super) type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The way to the writer.
-#[derive(Debug)]
 pub(super) struct CommandQueue {
     sender: mpsc::Sender<Message>,
     /// One permit for each place in the queue, since the queue itself has no bound that can be waited for.
