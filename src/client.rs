@@ -26,7 +26,7 @@ pub use ending::{expect_descriptors, say};
 pub(crate) use gateway::{AcquireAnswer, Busy, Gateway, LOCK, RequestRefusal};
 pub(crate) use gateways::Gateways;
 pub(crate) use once::{StoredOutput, WorkOutput};
-pub(crate) use operating::{BreakAnswer, ListPage, LockEvent, Looked, NoDecision, ShownGrant, ShownLock};
+pub(crate) use operating::{ListPage, LockEvent, Looked, NoDecision, ShownGrant, ShownLock};
 pub(crate) use reply::{HeldGrant, ReleaseAnswer, RenewAnswer, StoreAnswer};
 pub(crate) use trouble::{Contact, Trouble};
 

@@ -85,13 +85,6 @@ pub(crate) enum Looked {
     Free { waiters: u64 },
 }
 
-/// What came of breaking a grant.
-pub(crate) enum BreakAnswer {
-    Done,
-    /// This grant holds the lock no more.
-    Over(String),
-}
-
 /// Something that happened to a lock, as a stream tells it.
 #[derive(Deserialize, Serialize)]
 pub(crate) struct LockEvent {
@@ -147,14 +140,10 @@ impl Gateway {
         &self,
         fencing_token: u64,
         patience: Duration,
-    ) -> Result<BreakAnswer, NoDecision> {
+    ) -> Result<ReleaseAnswer, NoDecision> {
         let query = [("force", "true".to_owned()), ("fencing_token", fencing_token.to_string())];
         let reply = self.call(Method::DELETE, "lock", &query, patience).await?;
-        match reply.release() {
-            Some(ReleaseAnswer::Done) => Ok(BreakAnswer::Done),
-            Some(ReleaseAnswer::NotHeld(reason)) => Ok(BreakAnswer::Over(reason)),
-            None => Err(reply.undecided()),
-        }
+        reply.release().ok_or_else(|| reply.undecided())
     }
 
     /// A page of the held locks whose names begin so.

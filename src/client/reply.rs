@@ -82,10 +82,10 @@ impl ReleaseAnswer {
     }
 }
 
-/// What came of a release.
+/// What came of a release, or of breaking a grant.
 pub(crate) enum ReleaseAnswer {
     Done,
-    /// It was not ours any more.
+    /// It was not ours any more, or not that grant's.
     NotHeld(String),
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::BreakSettings;
 use super::ask::{Aim, ask};
 use super::output::{FREE, print, print_json};
-use crate::client::{BreakAnswer, CommandFailure, Gateways, Looked, REFUSED, ShownLock, say};
+use crate::client::{CommandFailure, Gateways, Looked, REFUSED, ReleaseAnswer, ShownLock, say};
 use crate::lock::for_people;
 use crate::log::unseen::quoted;
 
@@ -65,10 +65,10 @@ pub(super) async fn break_lock(settings: &BreakSettings) -> Result<u8, CommandFa
         ask(&mut gateways, BREAK, async |gateway, patience| gateway.break_grant(number, patience).await);
     let broken = broken.await?;
     let said = match broken.answer {
-        BreakAnswer::Done => "broken",
+        ReleaseAnswer::Done => "broken",
         // The answer to the first try was lost.
-        BreakAnswer::Over(_) if broken.is_repeated => "over",
-        BreakAnswer::Over(reason) => {
+        ReleaseAnswer::NotHeld(_) if broken.is_repeated => "over",
+        ReleaseAnswer::NotHeld(reason) => {
             say(&reason);
             return Ok(FREE);
         }
