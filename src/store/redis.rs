@@ -226,7 +226,8 @@ impl RedisStore {
         let (by, ticket) = ([attempt.to_string(), String::new()], Some(TicketAfter::Kept));
         let reply: ScriptReply =
             self.leave(&scripts::ROLL_BACK, key, token, &by, None, ticket, deadline).await?;
-        Ok(reply.ticket_kept())
+        // For how long the ticket is kept, if the offer was passed on.
+        Ok(reply.field(1).map(Duration::from_millis))
     }
 
     async fn heartbeat(&self, bucket: Bucket, deadline: Instant) -> Result<HeartbeatAnswer, StoreError> {

@@ -1,7 +1,5 @@
 //! The Lua scripts, how they are called, and how their replies are read.
 
-use std::time::Duration;
-
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, RedisError, RedisResult, ServerErrorKind, Value};
 
@@ -211,11 +209,6 @@ impl ScriptReply {
         }
     }
 
-    /// For how long a ticket is kept, where an offer was passed on.
-    pub(crate) fn ticket_kept(&self) -> Option<Duration> {
-        self.field(1).map(Duration::from_millis)
-    }
-
     /// How many stand in the wait queue.
     pub(crate) fn waiters(&self) -> u64 {
         self.field(2).unwrap_or(0)
@@ -240,19 +233,6 @@ impl ScriptReply {
     /// Where the token stands in the wait queue, from 1 on.
     pub(crate) fn position(&self) -> Option<u64> {
         self.field(3).filter(|position| *position > 0)
-    }
-
-    /// Where the token stands in the wait queue, and when to look again.
-    pub(crate) fn queue_position(&self) -> Option<QueuePosition> {
-        let due_in_ms: i64 = self.field(5)?;
-        let offered_to: String = self.field(6)?;
-        Some(QueuePosition {
-            ticket: Ticket::new(self.field::<String>(4)?.parse().ok()?),
-            is_first: self.position() == Some(1),
-            // Less than nothing is left of a lock whose key has no TTL: it is looked at now and then.
-            due_in_ms: u64::try_from(due_in_ms).unwrap_or(LOOK_AT_ENDLESS_MS),
-            offered_to: Attempt::parse(&offered_to),
-        })
     }
 
     /// What stands behind the outcome.
@@ -354,11 +334,20 @@ pub(crate) fn unreadable(key: &LockKey) -> String {
     )
 }
 
-/// The position in a reply that must have one.
+/// Where the token stands in the wait queue, and when to look again, by a reply that must say so.
 pub(crate) fn queue_position_of(reply: &ScriptReply) -> Result<QueuePosition, StoreError> {
-    reply
-        .queue_position()
-        .ok_or_else(|| StoreError::Unknown("the ticket in the wait queue cannot be read".into()))
+    let read = || {
+        let due_in_ms: i64 = reply.field(5)?;
+        let offered_to: String = reply.field(6)?;
+        Some(QueuePosition {
+            ticket: Ticket::new(reply.field::<String>(4)?.parse().ok()?),
+            is_first: reply.position() == Some(1),
+            // Less than nothing is left of a lock whose key has no TTL: it is looked at now and then.
+            due_in_ms: u64::try_from(due_in_ms).unwrap_or(LOOK_AT_ENDLESS_MS),
+            offered_to: Attempt::parse(&offered_to),
+        })
+    };
+    read().ok_or_else(|| StoreError::Unknown("the ticket in the wait queue cannot be read".into()))
 }
 
 /// That a script replied what it cannot.
