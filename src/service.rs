@@ -76,6 +76,8 @@ pub struct LockService {
     /// One for each request that waits, for a lock or for a record.
     wait_permits: Arc<Semaphore>,
     hold_permits: Arc<Semaphore>,
+    max_watchers: usize,
+    watch_permits: Arc<Semaphore>,
     /// What keeps the locks that connections hold.
     holds: TaskTracker,
     /// Requests that go on without their clients.
@@ -105,8 +107,8 @@ impl LockService {
         ));
         let wakeups = Arc::new(Wakeups::default());
         let heartbeats = Heartbeats::new(store.clone(), wakeups.clone(), store_timeout / 2);
-        let [wait_permits, hold_permits] =
-            [MOST_WAITERS, MOST_HOLDS].map(|most| Arc::new(Semaphore::new(most)));
+        let [wait_permits, hold_permits, watch_permits] =
+            [MOST_WAITERS, MOST_HOLDS, MOST_WATCHERS].map(|most| Arc::new(Semaphore::new(most)));
         let (holds, left_behind) = (TaskTracker::new(), TaskTracker::new());
         let lists = Turns::new(admin::MOST_LISTS);
         let records = RecordWaits::start(store.clone());
@@ -122,6 +124,8 @@ impl LockService {
             max_waiters_per_record: MOST_WAITERS,
             wait_permits,
             hold_permits,
+            max_watchers: MOST_WATCHERS,
+            watch_permits,
             holds,
             left_behind,
             watch,

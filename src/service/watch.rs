@@ -105,19 +105,21 @@ impl LockService {
     /// Lets only so many watch at once.
     #[must_use]
     pub fn with_max_watchers(self, max_watchers: usize) -> Self {
-        self.watch.set_most(max_watchers);
-        self
+        let max_watchers = max_watchers.min(Semaphore::MAX_PERMITS);
+        Self { max_watchers, watch_permits: Arc::new(Semaphore::new(max_watchers)), ..self }
     }
 
     /// How many watch at this moment.
     pub fn watchers(&self) -> usize {
-        self.watch.count()
+        self.max_watchers - self.watch_permits.available_permits()
     }
 
     /// Tells from now on what happens to some locks. First comes [`News::Resync`]; or, if the watcher was told
     /// everything up to the id in `after`, what came after that.
     pub async fn watch(&self, wanted: Wanted, after: Option<&str>) -> Result<Watched, StoreError> {
-        let Some(permit) = self.watch.permit() else { return Ok(Watched::TooManyWatchers) };
+        let Ok(permit) = self.watch_permits.clone().try_acquire_owned() else {
+            return Ok(Watched::TooManyWatchers);
+        };
         self.watch.clone().enter(wanted, after, permit, self.deadline()).await
     }
 }
@@ -136,7 +138,6 @@ pub(super) struct Watch {
     is_on: AsyncMutex<bool>,
     /// Tells that a look is due sooner.
     sooner: Notify,
-    permits: Mutex<(Arc<Semaphore>, usize)>,
     is_closed: AtomicBool,
 }
 
@@ -167,7 +168,6 @@ impl Watch {
             state: Mutex::default(),
             is_on: AsyncMutex::new(false),
             sooner: Notify::new(),
-            permits: Mutex::new((Arc::new(Semaphore::new(MOST_WATCHERS)), MOST_WATCHERS)),
             is_closed: AtomicBool::new(false),
         });
         peer_sync::start(&watch);
@@ -328,20 +328,6 @@ impl Watch {
         }
         *is_on = false;
         true
-    }
-
-    fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        self.permits.lock().0.clone().try_acquire_owned().ok()
-    }
-
-    fn set_most(&self, most: usize) {
-        let most = most.min(Semaphore::MAX_PERMITS);
-        *self.permits.lock() = (Arc::new(Semaphore::new(most)), most);
-    }
-
-    fn count(&self) -> usize {
-        let permits = self.permits.lock();
-        permits.1 - permits.0.available_permits()
     }
 }
 
