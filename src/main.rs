@@ -344,7 +344,7 @@ fn announce(tls: &Tls) {
         tracing::warn!(%file, "others can write this file, or in this directory, and so decide whom the gateway trusts, or who is taken for it: chmod go-w");
     }
     let (valid_from, valid_until) = valid.clone().into_inner();
-    metrics().certificate_expires.set(valid_until.as_second());
+    metrics().certificate_expires.with_label_values::<&str>(&[]).set(valid_until.as_second());
     if valid.contains(&Timestamp::now()) {
         tracing::info!(%file, %valid_until, "new connections are served with this certificate");
     } else {

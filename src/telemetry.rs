@@ -17,7 +17,7 @@ pub mod traces;
 
 pub use connections::{ConnectionRefused, Connections, OpenConnection};
 pub(crate) use labels::labels;
-pub use labels::{CounterTable, Counters, Histograms, Label, LateGauge, States};
+pub use labels::{CounterTable, Counters, Histograms, Label, States};
 
 /// What is known about a request when it is over.
 pub struct RequestEnd<'a> {

@@ -149,24 +149,7 @@ impl<L: Label> States<L> {
     }
 }
 
-/// A gauge that is hidden until it is set for the first time: a zero would look like a value.
-pub struct LateGauge(IntGaugeVec);
-
-impl LateGauge {
-    /// Like the other metrics.
-    pub fn register(registry: &Registry, name: &str, help: &str) -> Self {
-        let family = valid(IntGaugeVec::new(Opts::new(name, help), &[]));
-        register(registry, family.clone());
-        Self(family)
-    }
-
-    /// Shows this number from now on.
-    pub fn set(&self, value: i64) {
-        self.0.with_label_values::<&str>(&[]).set(value);
-    }
-}
-
-/// A [`LateGauge`] for each value of a label.
+/// A late gauge for each value of a label.
 pub struct LateGauges<L>(IntGaugeVec, PhantomData<fn(L)>);
 
 impl<L: Label> LateGauges<L> {
@@ -226,6 +209,13 @@ pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
     let gauge = valid(IntGauge::with_opts(Opts::new(name, help)));
     register(registry, gauge.clone());
     gauge
+}
+
+/// A gauge without labels that is hidden until it is set for the first time: a zero would look like a value.
+pub(super) fn late_gauge(registry: &Registry, name: &str, help: &str) -> IntGaugeVec {
+    let family = valid(IntGaugeVec::new(Opts::new(name, help), &[]));
+    register(registry, family.clone());
+    family
 }
 
 /// How often a number was within which bounds.

@@ -6,8 +6,8 @@ use prometheus::{Histogram, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::connections::Connections;
 use super::labels::{
-    CounterTable, Counters, Histograms, LateGauge, LateGauges, OnceRoomGauges, States, gauge, histogram,
-    labels, register, valid,
+    CounterTable, Counters, Histograms, LateGauges, OnceRoomGauges, States, gauge, histogram, labels,
+    late_gauge, register, valid,
 };
 use super::process::Process;
 
@@ -186,7 +186,7 @@ pub struct Metrics {
     /// The state of each quorum member.
     pub quorum_members: States<MemberState>,
     /// When the served certificate expires, in seconds since 1970.
-    pub certificate_expires: LateGauge,
+    pub certificate_expires: IntGaugeVec,
     /// Whether the gateway uses its settings files as they are now.
     pub settings_in_force: LateGauges<SettingsFile>,
     /// Whether the gateway is ready, as far as it knows.
@@ -271,7 +271,7 @@ impl Metrics {
                 "The servers of the quorum: 1 for the status that each has now.",
                 ["server", "status"],
             ),
-            certificate_expires: LateGauge::register(
+            certificate_expires: late_gauge(
                 all,
                 "fencepost_tls_certificate_expiry_timestamp_seconds",
                 "When the certificate that is served expires, in seconds since 1970.",

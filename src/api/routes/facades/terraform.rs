@@ -106,9 +106,9 @@ impl LockInfo {
     }
 }
 
-fn cut(text: String, most: usize) -> String {
-    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    text[..end].to_owned()
+fn cut(mut text: String, most: usize) -> String {
+    text.truncate(text.floor_char_boundary(most));
+    text
 }
 
 /// What the tool asks for by its method, and by any of those that its settings may name.
