@@ -22,7 +22,7 @@ This build writes something else than what tests/fixtures has of its version, wh
 - If you did not mean that, undo it: gateways of both share a store while people upgrade and roll back.
 - If you meant it, leave the fixtures of released versions alone: raise the version in Cargo.toml, and record that one:
   RECORD_FIXTURES=1 cargo test --test stores versions::
-  A file of another layout needs a new FORMAT_VERSION in src/store/embedded/file.rs and a migration of the old one.
+  A file of another layout needs a new Format in src/store/embedded/record.rs and a migration of the old one.
   In Redis, gateways of both versions must understand each other: `exchanges` and `letters` hold you to that, and so does
   `upgrading` with FENCEPOST_BEFORE=<the older program>.
   If they cannot, CHANGELOG.md says so under `Changed`, and docs/operations/upgrade.md what to do.

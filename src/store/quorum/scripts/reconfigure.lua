@@ -29,10 +29,10 @@ floor = tonumber(floor or 0)
 longest = math.max(tonumber(longest or 0), tonumber(ARGV[5]))
 
 local function write(...)
-  -- By this field earlier versions believed what a server had loaded. A server that is out of memory allows HSET only to a
-  -- script that has written already. Where there is no such field, only HSET is in the server's file, and alone at the end of a
-  -- quarantine: of a server that drops transactions when it loads the file, the record is there.
-  redis.call('HDEL', RECORD, 'durable')
+  -- A server that is out of memory allows HSET only to a script that has written already, and HDEL always. There is no such
+  -- field, so only HSET is in the server's file, and alone at the end of a quarantine: of a server that drops transactions when
+  -- it loads the file, the record is there.
+  redis.call('HDEL', RECORD, '')
   redis.call('HSET', RECORD, 'run', RUN, 'epoch', EPOCH, 'members', ARGV[4], 'longest', whole(longest), ...)
   return { 1 }
 end
