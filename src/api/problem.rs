@@ -28,31 +28,12 @@ const LONGEST_RETRY_AFTER_MS: u64 = 5_000;
 /// An error on its way to the caller.
 #[derive(Debug)]
 pub(super) struct Problem {
-    kind: ProblemType,
-    detail: Box<str>,
-    parameter: Option<Box<str>>,
-    key: Option<Box<LockKey>>,
-    holder: Option<Box<HolderView>>,
-    holder_unknown: bool,
-    sharing: Option<Box<Sharing<()>>>,
-    waiters: Option<u64>,
-    position: Option<u64>,
+    body: Box<ProblemBody>,
     retry_after_s: Option<u64>,
-    right: Option<Right>,
-    /// Boxed, as most problems are about no record.
-    record: Option<Box<AboutRecord>>,
-}
-
-/// What is wrong with a record.
-#[derive(Debug, Default)]
-struct AboutRecord {
-    worker: Option<Box<WorkerView>>,
-    yours: Option<bool>,
-    superseded_by: Option<(u64, Option<bool>)>,
 }
 
 /// An error, in the form of RFC 9457.
-#[derive(Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(super) struct ProblemBody {
     #[serde(rename = "type")]
@@ -122,29 +103,37 @@ pub(super) struct ProblemBody {
 impl Problem {
     pub(super) fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
         let passes = matches!(kind.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
-        Self {
+        let body = ProblemBody {
             kind,
-            detail: detail.into().into(),
+            title: kind.title(),
+            status: kind.status().as_u16(),
+            detail: detail.into(),
             parameter: None,
-            key: None,
             holder: None,
+            key: None,
             holder_unknown: false,
-            sharing: None,
+            held: None,
+            slots: None,
             waiters: None,
             position: None,
-            retry_after_s: passes.then_some(RETRY_AFTER_S),
             right: None,
-            record: None,
-        }
+            worker: None,
+            yours: None,
+            fencing_token: None,
+            done: None,
+        };
+        Self { body: Box::new(body), retry_after_s: passes.then_some(RETRY_AFTER_S) }
+    }
+
+    /// The same with more in its body.
+    fn with(mut self, add: impl FnOnce(&mut ProblemBody)) -> Self {
+        add(&mut self.body);
+        self
     }
 
     /// Wrong input, in the parameter or header of this name.
-    pub(super) fn input(
-        kind: ProblemType,
-        parameter: impl Into<Box<str>>,
-        detail: impl Into<String>,
-    ) -> Self {
-        Self { parameter: Some(parameter.into()), ..Self::new(kind, detail) }
+    pub(super) fn input(kind: ProblemType, parameter: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(kind, detail).with(|body| body.parameter = Some(parameter.into()))
     }
 
     /// Someone else holds the lock, or gets it next.
@@ -154,14 +143,14 @@ impl Problem {
             // A client with a ticket does best to wait again at once.
             _ => RETRY_AFTER_S,
         };
-        Self {
-            holder: refusal.holder.as_ref().map(|lease| Box::new(HolderView::of(lease))),
-            holder_unknown: refusal.holder_unknown,
-            sharing: refusal.sharing.clone().map(Box::new),
-            position: refusal.position,
-            retry_after_s: Some(retry_after_s),
-            ..Self::new(ProblemType::LockHeld, describe_holder(refusal)).with_waiters(refusal.waiters)
-        }
+        let problem = Self::new(ProblemType::LockHeld, describe_holder(refusal)).with(|body| {
+            body.holder = refusal.holder.as_ref().map(|lease| Box::new(HolderView::of(lease)));
+            body.holder_unknown = refusal.holder_unknown;
+            body.held = refusal.sharing.as_ref().map(|sharing| sharing.held);
+            body.slots = refusal.sharing.as_ref().map(|sharing| sharing.slots.get());
+            (body.waiters, body.position) = (Some(refusal.waiters), refusal.position);
+        });
+        Self { retry_after_s: Some(retry_after_s), ..problem }
     }
 
     /// Another is at work.
@@ -174,11 +163,8 @@ impl Problem {
             .map_or_else(|| "another client".to_owned(), |owner| format!("{owner:?}"));
         let detail = format!("{who} does the work, with a lease of at most {} more", for_people(left_ms));
         let worker = Some(Box::new(WorkerView::of(&worker.place)));
-        Self {
-            record: Some(Box::new(AboutRecord { worker, ..AboutRecord::default() })),
-            retry_after_s: Some(jittered_s(left_ms)),
-            ..Self::new(ProblemType::OnceInProgress, detail)
-        }
+        let problem = Self::new(ProblemType::OnceInProgress, detail).with(|body| body.worker = worker);
+        Self { retry_after_s: Some(jittered_s(left_ms)), ..problem }
     }
 
     /// No lease runs, and somebody may have done the work.
@@ -186,8 +172,8 @@ impl Problem {
         let detail = "the last worker's lease is over, or it gave up, and it may have done the work: find out, then break the \
                       record; or begin without takeover=false";
         let worker = Some(Box::new(WorkerView::of_lapsed(&worker.place)));
-        let record = AboutRecord { worker, yours: Some(is_own), superseded_by: None };
-        Self { record: Some(Box::new(record)), ..Self::new(ProblemType::OnceAbandoned, detail) }
+        Self::new(ProblemType::OnceAbandoned, detail)
+            .with(|body| (body.worker, body.yours) = (worker, Some(is_own)))
     }
 
     /// Another token was granted the place. Whether it has stored its result may not be known.
@@ -199,24 +185,21 @@ impl Problem {
         };
         let number = fencing_token.get();
         let detail = format!("the place was granted by another number than yours: {number}{what}");
-        let superseded_by = Some((number, is_done));
-        let record = AboutRecord { superseded_by, ..AboutRecord::default() };
-        Self { record: Some(Box::new(record)), ..Self::new(ProblemType::Superseded, detail) }
+        Self::new(ProblemType::Superseded, detail)
+            .with(|body| (body.fencing_token, body.done) = (Some(number), is_done))
     }
 
     /// The token holds the lock by this lease, which cannot become longer.
     pub(super) fn max_hold_reached(lease: &Lease) -> Self {
         let left = for_people(lease.left_ms);
         let detail = format!("max_hold allows no longer lease: you hold the lock for {left} more");
-        Self {
-            holder: Some(Box::new(HolderView::of(lease))),
-            ..Self::new(ProblemType::MaxHoldReached, detail)
-        }
+        let holder = Some(Box::new(HolderView::of(lease)));
+        Self::new(ProblemType::MaxHoldReached, detail).with(|body| body.holder = holder)
     }
 
     /// Says which of several locks it is about.
     pub(super) fn about(self, key: &LockKey) -> Self {
-        Self { key: Some(Box::new(key.clone())), ..self }
+        self.with(|body| body.key = Some(key.as_str().to_owned()))
     }
 
     /// Says when to ask again.
@@ -227,45 +210,25 @@ impl Problem {
 
     /// Says how many requests wait for the lock.
     pub(super) fn with_waiters(self, waiters: u64) -> Self {
-        Self { waiters: Some(waiters), ..self }
+        self.with(|body| body.waiters = Some(waiters))
     }
 
     pub(super) fn kind(&self) -> ProblemType {
-        self.kind
+        self.body.kind
     }
 
     pub(super) fn detail(&self) -> &str {
-        &self.detail
+        &self.body.detail
     }
 
     /// The answer of this status with another body: errors have their own form in each protocol.
     pub(super) fn in_form(self, body: &impl Serialize) -> Response {
-        let response = answers::json(self.kind.status(), answers::JSON, body);
-        with_kind(response, self.kind, self.retry_after_s)
+        let response = answers::json(self.kind().status(), answers::JSON, body);
+        with_kind(response, self.kind(), self.retry_after_s)
     }
 
     pub(super) fn body(self) -> ProblemBody {
-        let AboutRecord { worker, yours, superseded_by } =
-            self.record.map(|record| *record).unwrap_or_default();
-        ProblemBody {
-            kind: self.kind,
-            title: self.kind.title(),
-            status: self.kind.status().as_u16(),
-            detail: self.detail.into(),
-            parameter: self.parameter.map(String::from),
-            key: self.key.map(|key| key.as_str().to_owned()),
-            holder: self.holder,
-            holder_unknown: self.holder_unknown,
-            held: self.sharing.as_ref().map(|sharing| sharing.held),
-            slots: self.sharing.as_ref().map(|sharing| sharing.slots.get()),
-            waiters: self.waiters,
-            position: self.position,
-            right: self.right.map(Right::name),
-            worker,
-            yours,
-            fencing_token: superseded_by.map(|(number, _)| number),
-            done: superseded_by.and_then(|(_, is_done)| is_done),
-        }
+        *self.body
     }
 }
 
@@ -313,7 +276,7 @@ impl From<Denied> for Problem {
             Denied::NoLonger => (ProblemType::KeyRefused, None),
             Denied::Right(right) | Denied::Prefix(right) => (ProblemType::RightMissing, Some(right)),
         };
-        Self { right, ..Self::new(kind, denied.to_string()) }
+        Self::new(kind, denied.to_string()).with(|body| body.right = right.map(Right::name))
     }
 }
 
@@ -328,9 +291,9 @@ impl From<StoreError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let (kind, retry_after_s) = (self.kind, self.retry_after_s);
-        let response = answers::json(kind.status(), PROBLEM_JSON, &self.body());
-        let mut response = with_kind(response, kind, retry_after_s);
+        let kind = self.kind();
+        let response = answers::json(kind.status(), PROBLEM_JSON, &self.body);
+        let mut response = with_kind(response, kind, self.retry_after_s);
         // If the client showed a key, it is told that this key is not accepted.
         let challenge = match kind {
             ProblemType::KeyRequired => Some("Bearer realm=\"fencepost\""),
