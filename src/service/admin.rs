@@ -50,19 +50,9 @@ impl LockService {
         let look_until = number.map_or(deadline, |_| deadline - self.store_timeout / 2);
         let (found, seen, shows_all) = match (self.settle_call(look_until, look).await, number) {
             (Err(StoreError::Unknown(_)), Some(number)) => (number, None, false),
-            (looked, number) => match (looked.map_err(nothing_done)?.answer, number) {
-                (Inspected::Free { .. }, _) => return Ok(Broken::NotHeld),
-                (Inspected::Held { sharing: Some(_), .. }, None) => return Ok(Broken::HeldBySeveral),
-                // Of several, only the one that was named: a look shows at most a hundred of them, and the store knows all.
-                (Inspected::Held { sharing: Some(sharing), .. }, Some(number)) => {
-                    let shows_all = sharing.holders.len() as u64 >= sharing.held;
-                    let is_its = |lease: &Lease| lease.fencing_token == number;
-                    (number, sharing.holders.into_iter().find(is_its), shows_all)
-                }
-                (Inspected::Held { lease, .. }, Some(number)) if number != lease.fencing_token => {
-                    return Ok(Broken::HeldByAnother);
-                }
-                (Inspected::Held { lease, .. }, _) => (lease.fencing_token, Some(lease), true),
+            (looked, number) => match which(looked.map_err(nothing_done)?.answer, number) {
+                Ok(found) => found,
+                Err(answer) => return Ok(answer),
             },
         };
         let end = Break { key: key.clone(), fence: found };
@@ -85,6 +75,27 @@ impl LockService {
             }
             (answer, _) => Ok(answer),
         }
+    }
+}
+
+/// Which grant to break, what was seen of it, and whether all holders were seen. The answer, if there is none to break.
+fn which(
+    looked: Inspected,
+    number: Option<FencingToken>,
+) -> Result<(FencingToken, Option<Lease>, bool), Broken> {
+    match (looked, number) {
+        (Inspected::Free { .. }, _) => Err(Broken::NotHeld),
+        (Inspected::Held { sharing: Some(_), .. }, None) => Err(Broken::HeldBySeveral),
+        // Of several, only the one that was named: a look shows at most a hundred of them, and the store knows all.
+        (Inspected::Held { sharing: Some(sharing), .. }, Some(number)) => {
+            let shows_all = sharing.holders.len() as u64 >= sharing.held;
+            let is_its = |lease: &Lease| lease.fencing_token == number;
+            Ok((number, sharing.holders.into_iter().find(is_its), shows_all))
+        }
+        (Inspected::Held { lease, .. }, Some(number)) if number != lease.fencing_token => {
+            Err(Broken::HeldByAnother)
+        }
+        (Inspected::Held { lease, .. }, _) => Ok((lease.fencing_token, Some(lease), true)),
     }
 }
 
