@@ -5,26 +5,32 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tokio::process::Child;
 
 use super::{Scene, on_each_gateway, yaml};
 use crate::deploying::manifests;
 use crate::pages::file;
-use kit::eventually;
 use kit::gateway::program;
+use kit::{eventually, signal};
 
 on_each_gateway!(
     two_pipelines_of_github_deploy_one_after_the_other,
     two_pipelines_of_gitlab_deploy_one_after_the_other,
+    a_run_of_github_whose_shell_alone_gets_the_signal_deploys_no_more,
     of_several_clusters_with_the_cronjob_one_does_the_work,
     of_the_pods_of_a_deployment_one_leads,
 );
+
+/// What a pipeline finds in its environment.
+type Variables = Vec<(&'static str, String)>;
 
 const DEPLOY: &str = "#!/usr/bin/env bash
 echo \"begins ${FENCING_TOKEN:+with its token}${FENCEPOST_API_KEY-}\" >>notes
 for _ in {1..3000}; do [ ! -e \"$PIPELINE\" ] || { echo $1 ends >>notes; exit 3; }; sleep 0.02; done
 ";
 
-async fn two_pipelines_of_github_deploy_one_after_the_other(scene: Scene) {
+/// What the runner of GitHub gives its shell.
+async fn step_of_github() -> String {
     let workflow = yaml(&file("deploy.yml")).await;
     assert!(workflow["on"].is_object());
     let pipeline = &workflow["jobs"]["deploy"];
@@ -33,9 +39,28 @@ async fn two_pipelines_of_github_deploy_one_after_the_other(scene: Scene) {
     assert!(commands.len() == 1 && pipeline["runs-on"].is_string());
     assert_eq!(pipeline["env"]["FENCEPOST_URL"], "${{ vars.FENCEPOST_URL }}");
     assert_eq!(pipeline["env"]["FENCEPOST_API_KEY"], "${{ secrets.FENCEPOST_API_KEY }}");
-    let names =
-        |id: &str| vec![("GITHUB_REPOSITORY", "acme/shop".to_owned()), ("GITHUB_RUN_ID", id.to_owned())];
-    deploy_one_after_the_other(&scene, commands[0], names, "acme/shop, run 1").await;
+    commands[0].to_owned()
+}
+
+fn names_of_github(id: &str) -> Variables {
+    vec![("GITHUB_REPOSITORY", "acme/shop".to_owned()), ("GITHUB_RUN_ID", id.to_owned())]
+}
+
+async fn two_pipelines_of_github_deploy_one_after_the_other(scene: Scene) {
+    let step = step_of_github().await;
+    deploy_one_after_the_other(&scene, &step, names_of_github, "acme/shop, run 1").await;
+}
+
+/// As the runner sends it when the run is canceled.
+async fn a_run_of_github_whose_shell_alone_gets_the_signal_deploys_no_more(scene: Scene) {
+    let shell = start_pipeline(&scene, &step_of_github().await, names_of_github("1"), "1");
+    scene.starts_to_run().await;
+    signal(shell.id().unwrap(), "TERM");
+    assert_eq!(Scene::end(shell).await.code, Some(143));
+    assert!(scene.processes("fencepost").is_empty() && scene.processes("bash").is_empty());
+    assert!(!scene.read("notes").contains("ends"));
+    let look = scene.client.get("/locks/deploy%20to%20production");
+    look.send().await.expect_problem(404, "not-held");
 }
 
 async fn two_pipelines_of_gitlab_deploy_one_after_the_other(scene: Scene) {
@@ -46,24 +71,26 @@ async fn two_pipelines_of_gitlab_deploy_one_after_the_other(scene: Scene) {
     deploy_one_after_the_other(&scene, script[0].as_str().unwrap(), names, "acme/shop, job 1").await;
 }
 
+/// As a runner does where the step names no shell.
+fn start_pipeline(scene: &Scene, step: &str, names: Variables, id: &str) -> Child {
+    scene.program("deploy.sh", DEPLOY);
+    scene.write("step", step);
+    let mut command = scene.command("bash", &["-e", "step"]);
+    command.envs(names).env("PIPELINE", id);
+    // Both keep the key in a variable.
+    if let Some(key) = &scene.api_key {
+        command.env_remove("FENCEPOST_API_KEY_FILE").env("FENCEPOST_API_KEY", key);
+    }
+    command.spawn().unwrap()
+}
+
 async fn deploy_one_after_the_other(
     scene: &Scene,
     step: &str,
-    names: impl Fn(&str) -> Vec<(&'static str, String)>,
+    names: impl Fn(&str) -> Variables,
     owner: &str,
 ) {
-    scene.program("deploy.sh", DEPLOY);
-    scene.write("step", step);
-    let start = |id: &str| {
-        // As a runner does where the step names no shell.
-        let mut command = scene.command("bash", &["-e", "step"]);
-        command.envs(names(id)).env("PIPELINE", id);
-        // Both keep the key in a variable.
-        if let Some(key) = &scene.api_key {
-            command.env_remove("FENCEPOST_API_KEY_FILE").env("FENCEPOST_API_KEY", key);
-        }
-        command.spawn().unwrap()
-    };
+    let start = |id: &str| start_pipeline(scene, step, names(id), id);
     let look = async || scene.client.get("/locks/deploy%20to%20production").send().await;
     let first = start("1");
     scene.starts_to_run().await;
