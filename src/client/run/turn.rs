@@ -24,7 +24,7 @@ const SLICE_OF_SEVERAL: Duration = Duration::from_secs(5);
 const SLICE_OF_SEVERAL_LOCKS: Duration = Duration::from_secs(45);
 /// The same where a person watches the place.
 const WATCHED_SLICE: Duration = Duration::from_secs(2);
-/// The first, which also shows whether there is a gateway.
+/// Each until a gateway has said who has the lock. It also shows whether there is a gateway.
 const FIRST_SLICE: Duration = Duration::from_secs(1);
 /// A gateway that refuses so short a wait is asked without a wait.
 const SHORTEST_SLICE: Duration = Duration::from_millis(100);
@@ -172,14 +172,17 @@ impl Turn<'_> {
             let asked_at = boottime();
             let is_kept_out = std::mem::take(&mut may_not_wait);
             let left = if is_kept_out { Duration::ZERO } else { wait_ends_at.saturating_sub(asked_at) };
-            let (wait, patience) = if self.contact == Contact::Answered {
-                (longest_slice.min(left), longest_slice.min(left) + answer_may_take)
+            // A request in the queue hears nothing until its end. A gateway that goes away before it has said who has the lock
+            // is not waited for long.
+            let slice = if self.has_decided { longest_slice } else { FIRST_SLICE.min(longest_slice) };
+            let wait = slice.min(left);
+            let patience = if self.contact == Contact::Answered {
+                wait + answer_may_take
             } else {
                 // The last try too has some time, so that its failure says what is wrong.
-                let wait = FIRST_SLICE.min(longest_slice).min(left);
                 let left = contact_ends_at.saturating_sub(asked_at).min(FIRST_ANSWER_MAY_TAKE);
                 let share = left.div_f64(self.gateways.count() as f64);
-                (wait, share.max(wait + FIRST_SLICE))
+                share.max(wait + FIRST_SLICE)
             };
             let (number, gateway) = self.gateways.next();
             self.is_asking = true;

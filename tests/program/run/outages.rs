@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::kit::{Scene, is_held, release_of, requests};
+use super::shape::Recorder;
 use kit::proxy::{Fate, Framing, Progress};
 use kit::{Client, Gateway, Proxy, RedisServer, eventually};
 
@@ -114,4 +115,22 @@ async fn a_gateway_that_is_away_at_the_start_is_waited_for_as_long_as_was_said()
     tokio::time::sleep(Duration::from_secs(7)).await;
     proxy.set_closed_to_new(false);
     running.end().await.expect_silent(0);
+}
+
+/// It hears nothing while it waits. If the gateway goes away meanwhile, the time for a gateway is over before it asks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_waits_for_long_only_after_a_gateway_has_said_who_has_the_lock() {
+    let now = Duration::ZERO;
+    let recorder = Recorder::telling(&[
+        (now, 503, r#"{"type":"/problems/store-unavailable","detail":"no connection"}"#),
+        (now, 429, r#"{"type":"/problems/rate-limited","detail":"too fast"}"#),
+        (now, 423, r#"{"type":"/problems/lock-held","detail":"held","waiters":1,"position":1}"#),
+    ])
+    .await;
+    Scene::at(recorder.url()).run(&["--wait", "30m", "k", "--", "true"]).await.expect_silent(0);
+    let requests = recorder.requests();
+    let puts = requests.iter().filter(|request| request.method == "PUT");
+    let waits: Vec<_> = puts.map(|put| put.target.split("&wait=").nth(1).unwrap()).collect();
+    let waits: Vec<_> = waits.into_iter().map(|rest| rest.split('&').next().unwrap()).collect();
+    assert_eq!(waits, ["1000ms", "1000ms", "1000ms", "20000ms"]);
 }
