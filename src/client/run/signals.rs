@@ -5,6 +5,7 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal as Blocked};
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::timeout;
@@ -27,6 +28,8 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
+    /// A signal that the starter of this process blocks would never arrive, and a command that has ended would not be
+    /// noticed. So those that are caught are unblocked, also for the command.
     pub(crate) fn catch() -> io::Result<Self> {
         let ignored = ignored_signals()?;
         // What was ignored when this process started, as by `nohup`, stays so, here and for the command.
@@ -35,13 +38,19 @@ impl Signals {
             let stream = signal(SignalKind::from_raw(name.as_raw()))?;
             Ok((name, stream))
         });
-        Ok(Self {
+        let caught = Self {
             passed_on: streams.collect::<io::Result<_>>()?,
             child: signal(SignalKind::child())?,
             resumed: signal(SignalKind::from_raw(Signal::CONT.as_raw()))?,
             _file_too_long: signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?,
             stop: None,
-        })
+        };
+        let mut open =
+            SigSet::from_iter([Blocked::SIGCHLD, Blocked::SIGCONT, Blocked::SIGTSTP, Blocked::SIGXFSZ]);
+        open.extend(PASSED_ON.into_iter().filter_map(|signal| Blocked::try_from(signal.as_raw()).ok()));
+        // Only now: one that waited already would have ended this process.
+        open.thread_unblock()?;
+        Ok(caught)
     }
 
     /// Catches what a terminal sends to stop us: from now on we stop when the command has stopped, and not before.

@@ -93,6 +93,35 @@ async fn the_command_ignores_and_blocks_what_it_would_without_a_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_was_blocked_from_the_beginning_is_heard() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    // The lease is so long that no renewal wakes it meanwhile.
+    let start = |script: &str| {
+        let mut command = Command::new("env");
+        command.args([
+            "--block-signal=CHLD,TERM",
+            program(),
+            "run",
+            "--ttl",
+            "1h",
+            "k",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]);
+        command.env("FENCEPOST_URL", &scene.url).current_dir(scene.directory.path());
+        scene.launch(command)
+    };
+    start("exit 9").end().await.expect_silent(9);
+    let running = start("echo >ready; exec sleep 300");
+    eventually("the command runs", async || scene.path("ready").exists()).await;
+    running.signal("TERM");
+    running.end().await.expect_silent(143);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_nohup_ignores_stays_ignored() {
     let gateway = Gateway::embedded(&[]).await;
     let scene = Scene::on(&gateway);
