@@ -25,10 +25,10 @@ pub use reach::Reach;
 pub use slots::{Sharing, Slot, Slots};
 pub use terms::Terms;
 
-/// Reads a duration as people write it, such as `1h30m`. A number without a unit is refused: people mean different units.
+/// Reads a duration as people write it, such as `1h30m`. It needs a unit, and not `M`: people mean different ones by these.
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    // The library takes a zero without a unit.
-    humantime::parse_duration(text).ok().filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit()))
+    // The library takes a zero without a unit, and `M` for months.
+    humantime::parse_duration(text).ok().filter(|_| text.contains(char::is_alphabetic) && !text.contains('M'))
 }
 
 /// A duration as it is written in a request or a setting, in the units that the book uses: `168h`, and not `7days`.

@@ -217,7 +217,8 @@ impl Draft {
             "max_ttl" => {
                 let ttl = value.as_str().and_then(parse_duration);
                 let ttl = ttl.filter(|ttl| *ttl >= Duration::from_millis(1));
-                self.max_ttl = Some(ttl.ok_or_else(|| must_be("a duration with its unit, such as \"5m\""))?);
+                let rule = "a duration with its unit, such as \"5m\" (minutes)";
+                self.max_ttl = Some(ttl.ok_or_else(|| must_be(rule))?);
             }
             "expires" => {
                 let rule = "a time with its offset and without quotes, such as 2027-01-01T00:00:00Z";

@@ -35,5 +35,6 @@ pub(super) fn needs(flag: &'static str, holds: bool, what: &str) -> Result<(), S
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "write a duration with its unit, such as 500ms, 30s or 2m".into())
+    parse_duration(text)
+        .ok_or_else(|| "write a duration with its unit, such as 500ms, 30s or 2m (minutes)".into())
 }

@@ -202,5 +202,5 @@ fn moment(text: &str) -> Result<Timestamp, String> {
         Timestamp::from_second(Timestamp::now().as_second().checked_add(seconds)?).ok()
     };
     let moment = text.parse().ok().or_else(|| after(text));
-    moment.ok_or_else(|| "write a time with its offset, or a duration, such as 90days".into())
+    moment.ok_or_else(|| "write a time with its offset, or a duration, such as 90days or 5m (minutes)".into())
 }

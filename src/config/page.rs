@@ -15,7 +15,7 @@ Most flags are also environment variables. A flag wins over its variable. If a s
 one line what is wrong, and exits with 2. Only the [variables of OpenTelemetry](operations/metrics.md#traces) are not checked.
 
 - A command reads the variables of its own flags, and no others. `check` also reads those of the gateway.
-- DURATION has a unit: `500ms`, `30s`, `2m`, `1h30m`.
+- DURATION has a unit: `500ms`, `30s`, `2m`, `1h30m`. `m` is minutes, and `M` is refused.
 - FILE is a path. HOST:PORT is an address or a name, and a port.
 - A flag without a value is off unless you give it. Its variable is `true` or `false`, which may also be written as `yes`, `no`, `on`,
   `off`, `1` and `0`.

@@ -344,7 +344,11 @@ async fn errors_say_in_plain_words_what_is_wrong_and_what_to_write(stage: Stage)
         ),
         (
             client.put("/locks/a?ttl=5"),
-            "write ttl as a number with its unit, such as 500ms, 30s, 2m or 1h30m",
+            "write ttl as a number with its unit, such as 500ms, 30s, 2m (minutes) or 1h30m",
+        ),
+        (
+            client.put("/locks/a?wait=1M"),
+            "write wait as a number with its unit, such as 500ms, 30s, 2m (minutes) or 1h30m",
         ),
         (client.put("/locks/a?wait=61s"), "wait must be from 0s to 1m"),
         (client.put("/once/a?keep=1s"), "keep must be from 2m to 168h"),

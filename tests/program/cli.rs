@@ -154,6 +154,11 @@ fn a_wrong_setting_is_told_with_what_was_given_and_with_what_to_write() {
         (&["--threads", "x"], &["--threads", "'x'", "write a number without a unit"]),
         (&["--max-wait", "2h"], &["--max-wait", "at most 1h", "(given: 2h)"]),
         (&["--max-wait", "60"], &["--max-wait", "'60'", "write a duration with its unit"]),
+        // Months would be meant as minutes.
+        (&["run", "--wait", "5M", "q", "--", "true"], &["--wait", "'5M'", "2m (minutes)"]),
+        (&["run", "--max-hold", "1h 1M", "q", "--", "true"], &["--max-hold", "'1h 1M'", "2m (minutes)"]),
+        (&["key", "new", "--name", "a", "--max-ttl", "5M"], &["--max-ttl", "'5M'", "2m (minutes)"]),
+        (&["key", "new", "--name", "a", "--expires", "1M"], &["--expires", "'1M'", "5m (minutes)"]),
         (&["run", "--busy-exit", "256", "k", "--", "true"], &["--busy-exit", "'256'", "0 to 255"]),
         (&["--log-level", "inof"], &["--log-level", "'inof'", "did you mean info?"]),
         // What was forgotten or mistyped.

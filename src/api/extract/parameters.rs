@@ -65,7 +65,8 @@ fn duration_for(
 ) -> Result<Duration, Problem> {
     let text = std::str::from_utf8(text).map_err(|_| bad_parameter(name, format!("{name} must be UTF-8")))?;
     let is_none = || {
-        let detail = format!("write {name} as a number with its unit, such as 500ms, 30s, 2m or 1h30m");
+        let detail =
+            format!("write {name} as a number with its unit, such as 500ms, 30s, 2m (minutes) or 1h30m");
         bad_parameter(name, detail)
     };
     let duration = parse_duration(text).ok_or_else(is_none)?;

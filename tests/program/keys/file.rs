@@ -74,6 +74,7 @@ fn a_file_that_is_wrong_is_refused_with_the_line_and_not_what_stands_there() {
         (4, format!("{}\nmax_locks = 1.5", GOOD[4]), "line 7: max_locks must be"),
         (4, format!("{}\nmax_ttl = 5", GOOD[4]), "line 7: max_ttl must be a duration"),
         (4, format!("{}\nmax_ttl = {quoted}", GOOD[4]), "line 7: max_ttl must be a duration"),
+        (4, format!("{}\nmax_ttl = \"5M\"", GOOD[4]), "line 7: max_ttl must be a duration"),
         (
             4,
             format!("{}\nexpires = 2027-01-01T00:00:00", GOOD[4]),
