@@ -167,7 +167,9 @@ fn certificate_problem(error: &CertificateError) -> String {
                 expected.to_str()
             )
         }
-        CertificateError::BadSignature => "its certificate is not signed by the authority of that name that this machine \
+        // An authority of that name with a key of another kind cannot have signed it either.
+        CertificateError::BadSignature
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => "its certificate is not signed by the authority of that name that this machine \
              trusts: name the file of the right authority's certificate by --ca-file"
             .to_owned(),
         CertificateError::Revoked => "its certificate was revoked: give the gateway a new one".to_owned(),
@@ -263,6 +265,13 @@ mod tests {
             (CertificateError::InvalidPurpose, "serverAuth"),
             (CertificateError::Revoked, "revoked"),
             (CertificateError::BadSignature, "--ca-file"),
+            (
+                CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+                    signature_algorithm_id: Vec::new(),
+                    public_key_algorithm_id: Vec::new(),
+                },
+                "--ca-file",
+            ),
             (CertificateError::UnhandledCriticalExtension, "(unhandled critical extension)"),
             (CertificateError::BadEncoding, "(bad encoding)"),
             (other("CaUsedAsEndEntity"), "CA:FALSE"),
