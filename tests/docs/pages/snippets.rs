@@ -55,6 +55,28 @@ fn the_lists_of_snippets_name_what_is_there() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
+/// At the prompt of zsh a `#` begins no comment: `umask 077  # why` sets no umask there. A comment alone on its line only complains,
+/// unless a quote in it goes on into the next line.
+#[test]
+fn a_command_to_paste_has_no_comment_that_a_shell_could_read() {
+    // The page says that this one is for bash.
+    let is_of_bash =
+        |snippet: &Snippet| snippet.page.name == "docs/once.md" && snippet.code.starts_with("( ");
+    let is_pasted = |snippet: &&Snippet| {
+        snippet.file.is_none() && !is_of_bash(snippet) && matches!(&*snippet.language, "bash" | "console")
+    };
+    let is_read = |line: &&str| match line.split_once("# ") {
+        Some((before, _)) if before.trim().is_empty() => line.contains('\''),
+        Some((before, _)) => before.ends_with(' '),
+        None => false,
+    };
+    let mut read = Vec::new();
+    for snippet in snippets().iter().filter(is_pasted) {
+        read.extend(snippet.code.lines().filter(is_read).map(|line| format!("{}: {line}", snippet.place())));
+    }
+    assert!(read.is_empty(), "{read:#?}");
+}
+
 /// A test that asks for a file by its name gets the one that the reader saves.
 #[test]
 fn no_two_snippets_are_saved_under_one_name() {
