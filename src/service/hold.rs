@@ -232,6 +232,7 @@ impl LockService {
             is_at_its_end: false,
             told_until: told_until.unwrap_or_default(),
             guard,
+            is_told: false,
             // What becomes of it is told to no client, until it is a connection's.
             events: mpsc::channel(1).0,
             _permit: permit,

@@ -19,7 +19,7 @@ use self::client::{Client, without_deadlines};
 use self::connection::link::Link;
 use self::connection::servers::Servers;
 use self::failure::trouble;
-use self::fast_path::FastPath;
+use self::fast_path::{FastPath, renewed_in};
 use self::health::preflight::Preflight;
 use self::pubsub::peer_bus::{PeerChannels, Publisher};
 use self::pubsub::{Hints, MOST_HINTS};
@@ -154,37 +154,33 @@ impl RedisStore {
         {
             return Ok(Renewed::Renewed(lease));
         }
+        let is_to_be_told = matches!(by, Renewer::NewConnection(_));
         let (token, by) = (token.to_string(), scripts::renewer(*by));
         let add_args = |_: &Link, call: &mut Cmd| {
             call.arg(&token).arg(ttl.as_ms()).arg(&by);
         };
-        let renew_slot = async || -> Result<ScriptReply, StoreError> {
-            let keys = self.keys.queue_of(key);
-            self.run_script(key, &scripts::RENEW_SLOT, &keys.in_order(), deadline, add_args).await
+        let renew_slot = async || -> Result<(ScriptReply, Arc<Link>), StoreError> {
+            let (bucket, keys) = (self.keys.bucket_of(key), self.keys.queue_of(key));
+            self.run_in(bucket, &scripts::RENEW_SLOT, false, &keys.in_order(), deadline, add_args).await
         };
         let is_renewed = |reply: &ScriptReply| matches!(reply.outcome, 0 | 3);
         let shared_keys = &self.fast_path.shared_keys;
         let slot = if shared_keys.has(key.as_str()) { Some(renew_slot().await?) } else { None };
-        let (reply, is_slot) = match slot.filter(is_renewed) {
+        let ((reply, link), is_slot) = match slot.filter(|(reply, _)| is_renewed(reply)) {
             Some(slot) => (slot, true),
             None => {
                 let lock = self.renew_lock(key, &token, ttl.as_ms(), &by, deadline).await?;
                 // It knows no locks that several hold, and says of them that they have no holder.
-                if lock.outcome == 1 { (renew_slot().await?, true) } else { (lock, false) }
+                if lock.0.outcome == 1 { (renew_slot().await?, true) } else { (lock, false) }
             }
         };
         if is_slot && is_renewed(&reply) {
             shared_keys.note(key.as_str());
         }
-        match reply.outcome {
-            0 => lease_of(&reply, key).map(Renewed::Renewed),
-            1 => Ok(Renewed::NotHeld),
-            2 => Ok(Renewed::HeldByAnother),
-            3 => lease_of(&reply, key).map(Renewed::MaxHoldReached),
-            4 => Ok(Renewed::TakenOver),
-            5 => Ok(Renewed::Released),
-            other => Err(unexpected("renew", other)),
+        if is_to_be_told && is_renewed(&reply) {
+            self.renewal_replicated(&reply, &link, key, &token, deadline).await?;
         }
+        renewed_in(&reply, key)
     }
 
     async fn release(&self, request: &Release, deadline: Instant) -> Result<ReleaseEffect, StoreError> {

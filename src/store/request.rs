@@ -278,6 +278,19 @@ pub enum Renewer {
     Token,
     /// The connection that holds the lock by this attempt, or by this [claim](Attempt::claim).
     Connection(Attempt),
+    /// The same, before its client is told that it holds the lock. So the lease that this makes must be as safe as a grant:
+    /// where replicas have to acknowledge grants, they have to acknowledge it, too.
+    NewConnection(Attempt),
+}
+
+impl Renewer {
+    /// By which attempt the token must hold the lock; by any, where there is none.
+    pub(super) fn attempt(self) -> Option<Attempt> {
+        match self {
+            Self::Token => None,
+            Self::Connection(attempt) | Self::NewConnection(attempt) => Some(attempt),
+        }
+    }
 }
 
 /// What becomes of the ticket of a request that no longer waits.

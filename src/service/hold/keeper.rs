@@ -50,6 +50,8 @@ pub(super) struct Keeper {
     /// is true to its end, whatever becomes of this connection, which may be that of a late copy of a request.
     pub(super) told_until: Duration,
     pub(super) guard: GrantGuard,
+    /// Whether its client is being told of the lease.
+    pub(super) is_told: bool,
     /// Its other end is dropped with the connection.
     pub(super) events: mpsc::Sender<Box<Sent>>,
     pub(super) _permit: Arc<OwnedSemaphorePermit>,
@@ -58,6 +60,7 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) async fn keep(mut self, mut denied: Denial) {
         let started = Instant::now();
+        self.is_told = true;
         self.guard.is_held(self.known.lease.clone(), self.told_until);
         // The last word has a place of its own.
         let Ok(last_word) = self.events.clone().reserve_owned().await else { return };
@@ -67,7 +70,11 @@ impl Keeper {
             () = events.closed() => None,
             // Here and not where the client is told: one that takes nothing is not told of it, and must not go on either.
             () = &mut denied => Some(Loss::KeyRefused),
-            () = closing.cancelled() => Some(self.renew_until_answered().await.map_or_else(|loss| loss, Loss::ShuttingDown)),
+            () = closing.cancelled() => Some(match self.renew_until_answered().await {
+                Ok(Some(loss)) => loss,
+                // Where nothing is known, the lease is what it was.
+                Ok(None) | Err(_) => self.known.now().map_or(Loss::Expired, Loss::ShuttingDown),
+            }),
             loss = self.renew_until_lost() => Some(loss),
         };
         // This also ends the counting of this hold for its caller.
@@ -173,7 +180,8 @@ impl Keeper {
         let most = self.most_until.saturating_sub(boottime());
         // With nothing left to gain it still tells whether the lock is ours.
         let ttl = Ttl::from_ms(whole_ms(self.ttl.as_duration().min(most))).unwrap_or(Ttl::SHORTEST);
-        let (by, sent_at) = (Renewer::Connection(self.attempt), boottime());
+        let by = if self.is_told { Renewer::Connection } else { Renewer::NewConnection }(self.attempt);
+        let sent_at = boottime();
         let (key, token) = (self.key.clone(), self.token.hash());
         let renewed = self.store.call(Renew { key, token, ttl, by }, Instant::now() + patience).await;
         let watch = &self.cleaner.watch;
@@ -189,8 +197,9 @@ impl Keeper {
         watch.or_unclear(&self.key, renewed)
     }
 
-    /// Renews once more, before the lock is left to the token, for whatever request shows it next. Returns what is left of the lease.
-    pub(super) async fn renew_until_answered(&mut self) -> Result<Lease, Loss> {
+    /// Renews once more: before the client is told of several locks at once, or before the lock is left to the token, for whatever
+    /// request shows it next. Returns how it was lost, if it was.
+    pub(super) async fn renew_until_answered(&mut self) -> Result<Option<Loss>, StoreError> {
         // Its client is told no later than when the lease is over.
         let deadline = Instant::now() + self.store_timeout.min(self.known.left());
         loop {
@@ -201,17 +210,15 @@ impl Keeper {
                     if let Some(lease) = lease_left(lease, sent_at) {
                         self.known = Known::of(lease, self.most_until);
                     }
-                    break;
+                    return Ok(self.known.left().is_zero().then_some(Loss::Expired));
                 }
-                Ok(Renewed::NotHeld | Renewed::Released) => return Err(Loss::Released),
-                Ok(Renewed::HeldByAnother) => return Err(Loss::HeldByAnother),
-                Ok(Renewed::TakenOver) => return Err(Loss::TakenOver),
-                // Where nothing is known, the lease is what it was.
-                Err(_) if !pause_before(deadline).await => break,
+                Ok(Renewed::NotHeld | Renewed::Released) => return Ok(Some(Loss::Released)),
+                Ok(Renewed::HeldByAnother) => return Ok(Some(Loss::HeldByAnother)),
+                Ok(Renewed::TakenOver) => return Ok(Some(Loss::TakenOver)),
+                Err(error) if !pause_before(deadline).await => return Err(error),
                 Err(_) => {}
             }
         }
-        self.known.now().ok_or(Loss::Expired)
     }
 }
 

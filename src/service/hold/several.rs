@@ -152,8 +152,13 @@ impl LockService {
         loop {
             let began_at = Instant::now();
             let mut asked_at = began_at;
-            let lost = match self.take_missing(&plan, &mut parts, &mut asked_at).await {
-                Ok(lost) if lost.is_empty() => lengthen(&mut parts, request.ttl).await,
+            let taken = match self.take_missing(&plan, &mut parts, &mut asked_at).await {
+                Ok(lost) if lost.is_empty() => lengthen(&mut parts, request.ttl)
+                    .await
+                    .map_err(|(place, error)| Several::Failed(keys[place].clone(), error)),
+                taken => taken,
+            };
+            let lost = match taken {
                 Ok(lost) => lost,
                 // It may take as long to roll back as it took to fail: the client is not to wait for that too.
                 Err(Several::Failed(key, error)) if !parts.is_empty() => {
@@ -301,12 +306,16 @@ async fn pause_and_renew(pause: &mut Backoff, parts: &mut Vec<Part>) {
     }
 }
 
-/// Lengthens each lease to `ttl`. Returns the places of those that were lost.
-async fn lengthen(parts: &mut [Part], ttl: Ttl) -> Vec<(usize, Loss)> {
+/// Lengthens each lease to `ttl`. Returns the places of those that were lost, or of one of which that is not known, or whose
+/// replicas have not acknowledged it in time: its client must not be told that it lasts for so long.
+async fn lengthen(parts: &mut [Part], ttl: Ttl) -> Result<Vec<(usize, Loss)>, (usize, StoreError)> {
     let lengthened = parts.iter_mut().map(|Part(place, keeper)| async {
         keeper.ttl = ttl;
         keeper.guard.guards_for(ttl);
-        Some((*place, keeper.renew_until_answered().await.err()?))
+        match keeper.renew_until_answered().await {
+            Ok(lost) => Ok(lost.map(|loss| (*place, loss))),
+            Err(error) => Err((*place, error)),
+        }
     });
-    join_all(lengthened).await.into_iter().flatten().collect()
+    join_all(lengthened).await.into_iter().filter_map(Result::transpose).collect()
 }

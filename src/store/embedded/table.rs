@@ -13,7 +13,7 @@ use crate::lock::{
 };
 use crate::store::wait_queue::WaitQueues;
 use crate::store::{
-    Break, Check, Hint, Inspect, KnownTo, PassOn, Release, Renew, Renewer, RollBack, StoreError, TicketAfter,
+    Break, Check, Hint, Inspect, KnownTo, PassOn, Release, Renew, RollBack, StoreError, TicketAfter,
     Tombstone,
 };
 
@@ -103,11 +103,10 @@ impl Table {
             None if self.room(key, now).is_free() => return Renewed::NotHeld,
             None => return Renewed::HeldByAnother,
         };
-        let attempt = match (by, lock.attempt) {
-            (Renewer::Token, _) => None,
-            (Renewer::Connection(attempt), Some(holder)) if holder == *attempt => Some(holder),
-            (Renewer::Connection(_), _) => return Renewed::TakenOver,
-        };
+        let attempt = by.attempt();
+        if attempt.is_some() && attempt != lock.attempt {
+            return Renewed::TakenOver;
+        }
         let renewed = HeldLock { attempt, ..lock.extended(*ttl, now) };
         let lease = renewed.lease(now);
         // Less than that is no more than the lease has already.

@@ -21,8 +21,8 @@ use super::RedisStore;
 use super::connection::batcher::Batcher;
 use super::connection::link::Link;
 use super::connection::replicas::Written;
-use super::scripts::{ACK, ACK_SLOT, ScriptReply, lease_of, lease_seen};
-use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, Slots, TokenHash};
+use super::scripts::{ACK, ACK_SLOT, ScriptReply, lease_of, lease_seen, unexpected};
+use crate::lock::{Acquired, FencingToken, Lease, LockKey, Refusal, Renewed, Slots, TokenHash};
 use crate::store::{LockRequest, StoreError};
 
 mod operations;
@@ -147,13 +147,27 @@ impl RedisStore {
         ttl_ms: u64,
         by: &str,
         deadline: Instant,
-    ) -> Result<ScriptReply, StoreError> {
+    ) -> Result<(ScriptReply, Arc<Link>), StoreError> {
         let (lock, token, by) = (self.keys.lock(key), token.to_owned(), by.to_owned());
         let renewal = Arc::new(RenewLock { lock, token, ttl_ms, by });
         let bucket = self.keys.bucket_of(key);
-        let (reply, _) =
-            self.run_batched(bucket, false, &renewal, Some(&self.fast_path.renewals), deadline).await?;
-        Ok(reply)
+        self.run_batched(bucket, false, &renewal, Some(&self.fast_path.renewals), deadline).await
+    }
+
+    /// Waits until the server's replicas have a renewal too, where they must. It stands in any case, so the error leaves open
+    /// for how long the lock is held.
+    pub(super) async fn renewal_replicated(
+        &self,
+        reply: &ScriptReply,
+        link: &Link,
+        key: &LockKey,
+        token: &str,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let (lease, names) = (lease_of(reply, key)?, self.keys.queue_of(key));
+        let [lock, .., held, _, _] = names.in_order();
+        let keys = if lease.slot.is_some() { &[lock, held][..] } else { &[lock] };
+        replicated(link, keys, token, lease, deadline).await.map(drop).map_err(StoreError::Unknown)
     }
 
     /// Takes a slot, or says why there is none; `None` where nothing was done.
@@ -274,6 +288,19 @@ pub(super) async fn replicated(
         replicas.have(&written, deadline).await?;
     }
     Ok(lease)
+}
+
+/// What a reply says of a renewal.
+pub(super) fn renewed_in(reply: &ScriptReply, key: &LockKey) -> Result<Renewed, StoreError> {
+    match reply.outcome {
+        0 => lease_of(reply, key).map(Renewed::Renewed),
+        1 => Ok(Renewed::NotHeld),
+        2 => Ok(Renewed::HeldByAnother),
+        3 => lease_of(reply, key).map(Renewed::MaxHoldReached),
+        4 => Ok(Renewed::TakenOver),
+        5 => Ok(Renewed::Released),
+        other => Err(unexpected("renew", other)),
+    }
 }
 
 /// What a reply says if another holds the lock.

@@ -149,10 +149,7 @@ pub(crate) fn terms(terms: Terms) -> [String; 3] {
 
 /// The argument by which they are told who renews: an attempt, or nothing.
 pub(crate) fn renewer(by: Renewer) -> String {
-    match by {
-        Renewer::Token => String::new(),
-        Renewer::Connection(attempt) => attempt.to_string(),
-    }
+    by.attempt().map_or_else(String::new, |attempt| attempt.to_string())
 }
 
 /// The argument by which they are told who knows of a grant that is rolled back: nothing, or for how many ms its token was told

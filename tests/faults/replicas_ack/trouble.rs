@@ -63,6 +63,32 @@ async fn a_lock_that_is_lost_with_its_server_is_not_told() {
     }
 }
 
+/// Each is granted for a short while at first. What the client is told is to be safe for all of its ttl.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_locks_are_told_for_no_longer_than_replicas_know() {
+    for method in ["PUT", "POST"] {
+        let (scene, proxy) = proxied(&[]).await;
+        let several = match method {
+            "PUT" => scene.client.put("/lock?key=a&key=b&ttl=1h"),
+            _ => scene.client.post("/hold?key=a&key=b&ttl=1h"),
+        };
+        let gate = Gate::new();
+        // The grant of the last one, the question to its replicas, and then the renewal.
+        proxy.expect("lock:b", Fate::Pass);
+        let mut lengthened = ask(&proxy, "b", held_back(&gate));
+        let several = tokio::spawn(several.send());
+        lengthened.reaches(Progress::Seen).await;
+        scene.replicas[0].stand_still().await;
+        gate.cancel();
+        several.await.unwrap().expect_problem(503, "outcome-unknown");
+        eventually("they are given back", async || scene.primary.locks().await.is_empty()).await;
+        scene.replicas[0].signal("CONT");
+        scene.client.put("/lock?key=a&key=b&ttl=1h").send().await.expect(201);
+        let copies = scene.replicas[0].locks().await;
+        assert!(["a", "b"].iter().all(|key| copies[*key].left_ms > 3_000_000), "{method}: {copies:?}");
+    }
+}
+
 /// On such a connection the reply to one question could be taken for that to another, or never come.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_without_a_reply_is_not_used_again() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::*;
 use crate::lock::{Acquired, Lease, LeaseToken, Reach, Refusal, Slots, Terms, Ttl};
-use crate::store::{LockRequest, Try};
+use crate::store::{LockRequest, Renewer, Try};
 
 mod once;
 mod queue;
