@@ -69,7 +69,9 @@ pub(super) fn malformed(why: Malformed) -> Problem {
         Malformed::BareLineFeed => {
             "a line of the request ends without a carriage return: end each line with \\r\\n"
         }
-        Malformed::Length => "the request must say its Content-Length once, as a plain number",
+        Malformed::Length => {
+            "the request must say its Content-Length once, as a plain number, and not beside a Transfer-Encoding"
+        }
         Malformed::Host => {
             "the request must name its server exactly once: in one Host header, or in :authority"
         }

@@ -61,7 +61,7 @@ pub enum Malformed {
     Fragment,
     /// A line of its head ends without a carriage return.
     BareLineFeed,
-    /// It says its `Content-Length` twice, or not by a plain number.
+    /// It says its `Content-Length` twice, beside a `Transfer-Encoding`, or not by a plain number.
     Length,
     /// It has no `Host`, several, or a different one than its target.
     Host,

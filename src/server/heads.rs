@@ -143,7 +143,12 @@ impl Heads {
             return;
         }
         self.is_coded |= value_of(line, b"transfer-encoding:").is_some();
-        let Some(value) = value_of(line, b"content-length:") else { return };
+        let value = value_of(line, b"content-length:");
+        // hyper goes by the coding alone, and others by the length.
+        if self.is_coded && (self.announced.is_some() || value.is_some()) {
+            return self.note(Malformed::Length);
+        }
+        let Some(value) = value else { return };
         let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
         let number = std::str::from_utf8(value).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
         // hyper takes two that say the same, and others may not.
