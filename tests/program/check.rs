@@ -116,7 +116,13 @@ async fn a_server_with_replicas_may_fail_over_to_them() {
     eventually("the replica counts", async || primary.info("min_slaves_good_slaves").await == "1").await;
     let page = check(&["--store", primary.url()]).1;
     assert_eq!(row(&page, "replicas"), "1 connected, min-replicas-to-write is 1, and 1 keep up");
-    assert_eq!(row(&page, "I2  fencing tokens grow"), "holds", "{page}");
+    for promise in [
+        "I1  no fencing token is given twice",
+        "I2  fencing tokens grow",
+        "I5  a resource that claims loses no update",
+    ] {
+        assert!(row(&page, promise).contains("(replicas are not asked)"), "{promise}: {page}");
+    }
     assert!(row(&page, "I3  one holder at a time").contains("a replica is promoted"), "{page}");
     let page = check(&["--store", primary.url(), "--replicas-ack", "1"]).1;
     assert!(

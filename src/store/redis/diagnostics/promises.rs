@@ -28,6 +28,10 @@ pub(super) fn statuses(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [P
     });
     let numbers = match &goes_on {
         Some((numbers, _)) => PromiseStatus::unless(&[numbers]),
+        // Its successor has settings of its own, which are not known here.
+        None if fails_over => PromiseStatus::unless(&[
+            "a replica is promoted that lacks min-replicas-to-write, and is cut off in turn (replicas are not asked)",
+        ]),
         None => PromiseStatus::Holds,
     };
     let mut exceptions: Vec<_> = looks.iter().flat_map(forgets).collect();
