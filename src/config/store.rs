@@ -37,7 +37,7 @@ pub struct StoreArgs {
     /// redis+sentinel://[user:password@]host[:port],host…/name[/database] is the primary that Sentinel names.
     /// redis+cluster://[user:password@]host[:port],host… is a Redis Cluster.
     /// redlock://[user:password@]host[:port],host…[/database] is a quorum of three or more independent servers.
-    /// With TLS, write rediss:// and redlocks://.
+    /// With TLS, write rediss://, rediss+sentinel://, rediss+cluster:// and redlocks://.
     #[arg(
         long,
         help_heading = "Store",
