@@ -304,6 +304,74 @@ async fn a_server_that_is_in_another_cluster_is_not_asked_for_locks() {
     }
 }
 
+/// The address of a server that died is soon that of another one, as with pods of Kubernetes: it is well, but no lock that is held is
+/// there.
+#[tokio::test(start_paused = true)]
+async fn a_server_of_another_cluster_at_the_address_of_one_that_died_grants_nothing() {
+    let clock = Clock::running(NOW_US);
+    let fleet = Fleet::cluster(&clock);
+    let server = &fleet.servers[0];
+    let own = server.state().cluster.clone();
+    let store = store(&fleet);
+    let mut keys = (0..).map(|number| format!("k{number}"));
+    let (key, held) = loop {
+        let key = keys.next().unwrap();
+        let number = number(&store, &key).await;
+        let name = format!(":lock:{key}");
+        if server.keys().iter().any(|there| there.ends_with(name.as_bytes())) {
+            break (key, number);
+        }
+    };
+    // It has the slots that the dead one had.
+    server.state().cluster = Some(Cluster::new(0, &[("a", 6379), ("b", 6379), ("c", 6379)]));
+    server.restart(Kept::Nothing);
+    let began = Instant::now();
+    let mut reason = String::new();
+    while began.elapsed() < Duration::from_secs(20) {
+        match take(&store, &key).await {
+            Err(StoreError::Unavailable(why)) => reason = why,
+            // The first request may go out on the connection that has just ended.
+            Err(_) => {}
+            Ok(answer) => panic!("the other cluster is asked: {answer:?}"),
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(reason.contains("it is in another cluster"), "{reason}");
+    // The right one comes back, and has lost what it held.
+    server.state().cluster = own;
+    server.restart(Kept::Nothing);
+    sleep(RECONNECTED_WITHIN).await;
+    assert!(number(&store, &key).await > held);
+}
+
+/// One server of a cluster after the other gives its place to a new one, until none is left that was there at first.
+#[tokio::test(start_paused = true)]
+async fn a_cluster_whose_servers_are_replaced_one_by_one_is_still_the_same() {
+    let clock = Clock::running(NOW_US);
+    let fleet = Fleet::cluster(&clock);
+    let store = store(&fleet);
+    number(&store, "a").await;
+    let hosts: Vec<_> = (0..6).map(sim::host).collect();
+    let mut nodes: Vec<_> = hosts[..3].iter().map(|host| (&**host, 6379)).collect();
+    let mut servers = fleet.servers.clone();
+    for at in 0..3 {
+        let (host, old) = (&hosts[at + 3], servers[at].clone());
+        nodes[at] = (host.as_str(), 6379);
+        servers[at] = Server::start(host, &clock);
+        fleet.network.add(host, 6379, &servers[at]);
+        for (me, server) in servers.iter().enumerate() {
+            server.state().cluster = Some(Cluster::new(me, &nodes));
+        }
+        fleet.network.set(&hosts[at], 6379, |way| way.refuses = true);
+        old.disconnect_all();
+        // The gateway asks for the map each second.
+        sleep(Duration::from_secs(5)).await;
+    }
+    for key in ["b", "c", "d", "e", "f"] {
+        number(&store, key).await;
+    }
+}
+
 /// The time of the test, which no machine's load makes longer.
 struct TestClock(Instant);
 

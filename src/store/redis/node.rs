@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A server, by where it listens.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     pub(crate) host: String,
     pub(crate) port: u16,

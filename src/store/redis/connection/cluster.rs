@@ -18,7 +18,7 @@ use super::connector::Target;
 use super::link::Link;
 use super::map::{Map, MapState};
 use super::scan::Scan;
-use super::slots::{Seeds, SlotLayout};
+use super::slots::{ClusterIds, Seeds, SlotLayout};
 use super::supervisor::LinkSupervisor;
 use crate::store::StoreError;
 use crate::store::redis::address::RedisAddress;
@@ -50,6 +50,8 @@ struct Shared {
     reply_timeout: Duration,
     hints: Hints,
     state: watch::Sender<MapState>,
+    /// Of the servers on the map.
+    ids: ClusterIds,
     /// Servers that are not on the map, and when one was last asked for: the new server of a slot may have none yet.
     off_the_map: Mutex<HashMap<Node, (Arc<LinkSupervisor>, Instant)>>,
     /// Says that the map seems to be old.
@@ -66,8 +68,9 @@ impl Cluster {
     ) -> Self {
         let (address, preflight, stale) = (address.clone(), preflight.clone(), Notify::new());
         let state = watch::Sender::new(MapState::Connecting);
-        let off_the_map = Mutex::default();
-        let shared = Arc::new(Shared { address, preflight, reply_timeout, hints, state, off_the_map, stale });
+        let (off_the_map, ids) = (Mutex::default(), ClusterIds::default());
+        let shared = Shared { address, preflight, reply_timeout, hints, state, ids, off_the_map, stale };
+        let shared = Arc::new(shared);
         let stop = CancellationToken::new();
         let (task, stopped) = (shared.clone(), stop.clone());
         tokio::spawn(async move {
@@ -288,6 +291,8 @@ impl Shared {
 
     /// Makes a server's answer the map. Servers without slots are left.
     fn learn(&self, layout: &SlotLayout) {
+        // Before any link is made by this map.
+        self.ids.learn(layout);
         let known = match &*self.state.borrow() {
             MapState::Known(map) => map.clone(),
             _ => Arc::default(),
@@ -345,7 +350,7 @@ impl Shared {
             None => {
                 let client =
                     self.address.client(node).map_err(|error| StoreError::Unavailable(error.to_string()))?;
-                let (target, hints) = (Target::Node(client), self.hints.clone());
+                let (target, hints) = (Target::Node(client, self.ids.clone()), self.hints.clone());
                 Arc::new(LinkSupervisor::start(target, &self.preflight, self.reply_timeout, hints))
             }
         };

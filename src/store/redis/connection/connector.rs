@@ -11,6 +11,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use super::link::Link;
 use super::replicas::Replicas;
 use super::sentinel::{Primary, Sentinels};
+use super::slots::ClusterIds;
 use crate::store::Bucket;
 use crate::store::redis::client::{Client, without_deadlines};
 use crate::store::redis::failure::{describe, trouble};
@@ -37,8 +38,8 @@ pub(crate) enum Target {
     Server(Client),
     /// The server that Sentinel calls the primary.
     Primary(Sentinels),
-    /// A server of a cluster. Its runs of numbers begin with the first use of each bucket.
-    Node(Client),
+    /// A server of the cluster of these servers. Its runs of numbers begin with the first use of each bucket.
+    Node(Client, ClusterIds),
     /// A server of a quorum, which has no run of numbers of its own.
     Member(Client),
 }
@@ -85,7 +86,9 @@ impl Connector {
     /// Finds out whom to connect to, connects and learns.
     pub(super) async fn connect(&self) -> Result<Connected, String> {
         let (client, found) = match &self.target {
-            Target::Server(client) | Target::Node(client) | Target::Member(client) => (client.clone(), None),
+            Target::Server(client) | Target::Node(client, _) | Target::Member(client) => {
+                (client.clone(), None)
+            }
             Target::Primary(sentinels) => {
                 let primary = sentinels.find_primary().await?;
                 (sentinels.client_of(&primary)?, Some(primary))
@@ -105,7 +108,7 @@ impl Connector {
             Ok(Ok(Err(reason))) => {
                 // A person must know which of the servers of a cluster is meant.
                 let at = match &self.target {
-                    Target::Node(client) => format!(" at {}", client.address()),
+                    Target::Node(client, _) => format!(" at {}", client.address()),
                     _ => String::new(),
                 };
                 Err(format!("Redis{at} cannot be used: {reason}"))
@@ -136,6 +139,11 @@ impl Connector {
             }
             Err(reason) => return Ok(Err(reason)),
         };
+        if let Target::Node(_, ids) = &self.target
+            && let Err(reason) = ids.check(&mut connection).await
+        {
+            return Ok(Err(reason));
+        }
         let primary = match self.confirm(found).await {
             Ok(primary) => primary,
             Err(reason) => return Ok(Err(reason)),
@@ -158,7 +166,7 @@ impl Connector {
         }
         let listener = Listener::new(listening, self.keys.clone(), self.hints.gateway.clone());
         // At a node of a cluster, it depends on the locks that are waited for.
-        if !matches!(self.target, Target::Node(_))
+        if !matches!(self.target, Target::Node(..))
             && let Err(error) = listener.subscribe(Bucket::default()).await
         {
             let reason = describe(&error);
@@ -214,7 +222,7 @@ impl Connector {
         match self.target {
             Target::Server(_) | Target::Member(_) => identity.incarnation(),
             Target::Primary(_) => identity.incarnation_under_sentinel(),
-            Target::Node(_) => identity.incarnation_on_cluster(),
+            Target::Node(..) => identity.incarnation_on_cluster(),
         }
     }
 
@@ -227,7 +235,7 @@ impl Connector {
         incarnation: &str,
         primary: Option<(&Primary, Word)>,
     ) -> RedisResult<Option<String>> {
-        if let Target::Node(_) | Target::Member(_) = self.target {
+        if let Target::Node(..) | Target::Member(_) = self.target {
             return Ok(Some(incarnation.to_owned()));
         }
         let fence = self.keys.fence(Bucket::default());

@@ -1,9 +1,11 @@
 //! What the servers of a cluster say of which server has which slot.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -27,6 +29,27 @@ pub(super) struct SlotLayout {
     /// Whether the cluster works, by the word of the same server. One that is cut off from the others finds that it does not, and
     /// goes on telling of primaries that have successors by then.
     pub(super) is_up: bool,
+}
+
+/// The ids of the servers that the cluster has, by the map that is believed.
+#[derive(Clone, Default)]
+pub(crate) struct ClusterIds(Arc<Mutex<HashSet<String>>>);
+
+impl ClusterIds {
+    pub(super) fn learn(&self, layout: &SlotLayout) {
+        self.0.lock().clone_from(&layout.ids);
+    }
+
+    /// Makes sure, over a new connection, that the server is in this cluster; else says why it must not be used. An address may have
+    /// been given to a server of another cluster, which is well, and does not have the locks.
+    pub(super) async fn check(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        // Where the servers are does not matter here, so the one that is asked needs no name.
+        let layout = SlotLayout::ask_over(&Node::default(), connection).await?;
+        if layout.is_elsewhere(&self.0.lock()) {
+            return Err("it is in another cluster".to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// Where the servers are that the address names: nothing else tells whether the cluster is the right one.
@@ -63,7 +86,7 @@ impl Seeds {
         known: &SlotLayout,
     ) -> bool {
         let Ok(layout) = answer else { return false };
-        let is_elsewhere = layout.is_elsewhere(known);
+        let is_elsewhere = layout.is_elsewhere(&known.ids);
         if let Some(at) = self.unheard.iter().position(|unheard| unheard == node) {
             self.unheard.remove(at);
             if is_elsewhere { &mut self.outside } else { &mut self.inside }.push(node.clone());
@@ -102,6 +125,10 @@ impl SlotLayout {
                 connection.insert(connected.map_err(|error| trouble(&error))?)
             }
         };
+        Self::ask_over(node, connection).await
+    }
+
+    async fn ask_over(node: &Node, connection: &mut MultiplexedConnection) -> Result<Self, String> {
         let mut questions = redis::pipe();
         questions.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
         let reply: Result<(Vec<Value>, String), _> = questions.query_async(connection).await;
@@ -139,7 +166,7 @@ impl SlotLayout {
                     first = Some((node, layout));
                     until = Instant::now() + patience / OTHERS_WITHIN;
                 }
-                (Ok(layout), Some((other, agreed))) if layout.is_elsewhere(agreed) => {
+                (Ok(layout), Some((other, agreed))) if layout.is_elsewhere(&agreed.ids) => {
                     return Err(format!("{node} and {other} {IN_DIFFERENT_CLUSTERS}"));
                 }
                 (Ok(layout), Some((_, agreed))) if layout.is_up && !agreed.is_up => {
@@ -151,9 +178,9 @@ impl SlotLayout {
         first.map(|(_, layout)| (layout, answered)).ok_or(reason)
     }
 
-    /// Whether it is the layout of another cluster: they have no server in common.
-    fn is_elsewhere(&self, other: &Self) -> bool {
-        !self.ids.is_empty() && !other.ids.is_empty() && self.ids.is_disjoint(&other.ids)
+    /// Whether it is the layout of another cluster than that of these servers: they have no server in common.
+    fn is_elsewhere(&self, ids: &HashSet<String>) -> bool {
+        !self.ids.is_empty() && !ids.is_empty() && self.ids.is_disjoint(ids)
     }
 
     /// Reads the reply to `CLUSTER SLOTS`. A server without a host is the one that was asked.

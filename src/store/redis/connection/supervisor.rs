@@ -158,7 +158,7 @@ impl Task {
         if !matches!(&*self.state.borrow(), LinkState::Down(known) if **known == *reason) {
             // Most reasons do not say where the server is: clients that take locks need not know.
             match &self.connector.target {
-                Target::Server(client) | Target::Node(client) | Target::Member(client) => {
+                Target::Server(client) | Target::Node(client, _) | Target::Member(client) => {
                     let address = client.address();
                     tracing::warn!(%address, reason, "Redis cannot be used: requests are refused until it can be");
                 }
