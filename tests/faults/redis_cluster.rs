@@ -116,6 +116,38 @@ async fn waiters_are_put_back_although_those_of_another_server_cannot_be() {
     }
 }
 
+/// A server ends the subscriptions to a slot that leaves it. Until the gateway subscribes again, a waiter learns of its turn late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_listened_to_again_once_a_slot_has_left_it_and_come_back() {
+    let cluster = RedisCluster::start().await;
+    let gateway = Gateway::start(&["--store", &cluster.url()]).await;
+    let client = Client::new(gateway.address);
+    let key = key_on(&cluster, 0).await;
+    let lock = format!("/locks/{key}");
+    let token = client.put(&format!("{lock}?ttl=1h")).send().await.expect(201).token();
+    let waiter = tokio::spawn({
+        let (client, target) = (client.clone(), format!("{lock}?wait=60s&ttl=30s"));
+        async move { client.put(&target).token(&fresh_token()).send().await }
+    });
+    let is_listened_to = async |node: usize| {
+        let channels: Vec<String> = cluster.nodes[node].command(&["PUBSUB", "SHARDCHANNELS"]).await;
+        !channels.is_empty()
+    };
+    eventually("the server with the slot is listened to", async || is_listened_to(0).await).await;
+    for (from, to) in [(0, 1), (1, 0)] {
+        let migration = cluster.begin_migration(slot_of_lock(&key), to).await;
+        while cluster.move_keys(migration, 1_000).await > 0 {}
+        cluster.end_migration(migration).await;
+        cluster.is_whole().await;
+        eventually("the server that has the slot now is listened to, and no other", async || {
+            is_listened_to(to).await && !is_listened_to(from).await
+        })
+        .await;
+    }
+    client.delete(&lock).token(&token).send().await.expect(204);
+    waiter.await.unwrap().expect(201);
+}
+
 /// A server of a cluster may know its neighbours by no name that its clients could use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_names_no_host_is_followed_to_where_it_points() {

@@ -21,7 +21,7 @@ use crate::store::redis::health::preflight::{Gate, GateState};
 use crate::store::redis::health::profile::Profile;
 use crate::store::redis::health::room::{OnceRoom, RoomState};
 use crate::store::redis::pubsub::Hints;
-use crate::store::redis::pubsub::hints::{self, Listener};
+use crate::store::redis::pubsub::hints::{self, HeardBuckets, Listener};
 use crate::store::redis::scripts;
 use crate::store::redis::scripts::keys::KeySpace;
 
@@ -124,10 +124,11 @@ impl Connector {
         found: Option<&Primary>,
         closed: &Arc<Notify>,
     ) -> RedisResult<Result<(Link, Option<Primary>), String>> {
+        let buckets = HeardBuckets::default();
         let connect = async || {
             let config = without_deadlines()
                 .set_pipeline_buffer_size(QUEUED_COMMANDS)
-                .set_push_sender(self.on_push(closed.clone()));
+                .set_push_sender(self.on_push(closed.clone(), buckets.clone()));
             client.connect(config).await
         };
         let mut connection = connect().await?;
@@ -164,7 +165,8 @@ impl Connector {
         if self.incarnation_of(&Profile::ask(&mut listening, false).await?.identity) != incarnation {
             return Ok(Err("two connections to its address lead to two servers".to_owned()));
         }
-        let listener = Listener::new(listening, self.keys.clone(), self.hints.gateway.clone());
+        let listener =
+            Listener::new(listening, self.keys.clone(), self.hints.gateway.clone(), buckets.clone());
         // At a node of a cluster, it depends on the locks that are waited for.
         if !matches!(self.target, Target::Node(..))
             && let Err(error) = listener.subscribe(Bucket::default()).await
@@ -190,9 +192,14 @@ impl Connector {
         Ok(Some(primary))
     }
 
-    fn on_push(&self, closed: Arc<Notify>) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + use<> {
+    fn on_push(
+        &self,
+        closed: Arc<Notify>,
+        buckets: HeardBuckets,
+    ) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + use<> {
         let (keys, Hints { sender: hints, peer_channels, .. }) = (self.keys.clone(), self.hints.clone());
         move |push: PushInfo| {
+            hints::note_end(&push, &keys, &buckets);
             if push.kind == PushKind::Disconnection {
                 closed.notify_one();
             } else if !peer_channels.take(&push)

@@ -21,6 +21,9 @@ fn is_refusal(error: &RedisError) -> bool {
     matches!(error.code(), Some("ERR" | "NOPERM"))
 }
 
+/// Buckets that are listened to on a connection. There are at most as many as slots, so only the server ends any.
+pub(crate) type HeardBuckets = Arc<Mutex<HashSet<Bucket>>>;
+
 /// A connection to a server on which nothing comes but what is told unasked, for two reasons. A server closes connections
 /// that have subscribed once some megabytes of answers wait in them. When a slot leaves a node of a cluster its channels are
 /// ended unasked, and the driver would take that for the reply to some command.
@@ -28,17 +31,21 @@ pub(crate) struct Listener {
     pub(crate) connection: MultiplexedConnection,
     keys: KeySpace,
     gateway: Arc<str>,
-    /// Buckets that are listened to. There are at most as many as slots, so none is ever left.
-    buckets: Mutex<HashSet<Bucket>>,
+    buckets: HeardBuckets,
 }
 
 impl Listener {
-    pub(crate) fn new(connection: MultiplexedConnection, keys: KeySpace, gateway: Arc<str>) -> Self {
-        Self { connection, keys, gateway, buckets: Mutex::default() }
+    pub(crate) fn new(
+        connection: MultiplexedConnection,
+        keys: KeySpace,
+        gateway: Arc<str>,
+        buckets: HeardBuckets,
+    ) -> Self {
+        Self { connection, keys, gateway, buckets }
     }
 
-    /// Listens to what concerns the gateway in a bucket. Where that is forbidden, is not answered in time, or the bucket
-    /// left the node and came back, heartbeats find what is due.
+    /// Listens to what concerns the gateway in a bucket. Where that is forbidden, or is not answered in time, heartbeats
+    /// find what is due.
     pub(crate) async fn listen(&self, bucket: Bucket, deadline: Instant) {
         if self.buckets.lock().contains(&bucket) {
             return;
@@ -76,6 +83,18 @@ impl Listener {
             self.buckets.lock().insert(bucket);
         }
         reply
+    }
+}
+
+/// Notes which bucket is no longer listened to, if a push says so: its slot has left the server. The slot may come back, and
+/// the next heartbeat there subscribes again.
+pub(crate) fn note_end(push: &PushInfo, keys: &KeySpace, buckets: &HeardBuckets) {
+    if push.kind == PushKind::SUnsubscribe
+        && let Some(channel) = push.data.first()
+        && let Ok(channel) = String::from_redis_value(channel.clone())
+        && let Some(bucket) = keys.bucket_in(&channel)
+    {
+        buckets.lock().remove(&bucket);
     }
 }
 

@@ -161,9 +161,18 @@ impl KeySpace {
         Some(rest.split_once(':').map_or(rest, |(kind, _)| kind))
     }
 
+    /// The bucket of what has this name.
+    pub(crate) fn bucket_in(&self, name: &str) -> Option<Bucket> {
+        let (bucket, _) = self.split_at_bucket(name)?;
+        bucket.parse().ok().map(Bucket)
+    }
+
     fn behind_bucket<'a>(&self, name: &'a str) -> Option<&'a str> {
-        let (_, rest) = name.strip_prefix(&*self.prefix)?.strip_prefix(":{")?.split_once("}:")?;
-        Some(rest)
+        self.split_at_bucket(name).map(|(_, rest)| rest)
+    }
+
+    fn split_at_bucket<'a>(&self, name: &'a str) -> Option<(&'a str, &'a str)> {
+        name.strip_prefix(&*self.prefix)?.strip_prefix(":{")?.split_once("}:")
     }
 
     /// Where gateways say that they are alive.
