@@ -138,6 +138,8 @@ labels! {
         Counts = "counts",
         /// It may have forgotten something, and will take part again by itself.
         Quarantine = "quarantine",
+        /// It takes part, but accepts no new lock: its memory is full, or it refuses to write.
+        GrantsNothing = "grants-nothing",
         /// It cannot be reached or used, or its clock is too far behind.
         Unusable = "unusable",
     }

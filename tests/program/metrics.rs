@@ -342,7 +342,7 @@ async fn what_the_dashboard_and_the_alerts_ask_for_is_there_and_the_page_explain
     let (certificate, key) = (certificates.certificate(), certificates.key());
     let gateway = quorum.gateway(&[]).await;
     eventually_shows(gateway.address, "each server was looked at", |scrape| {
-        scrape.series().iter().filter(|series| series.starts_with("fencepost_quorum_members")).count() == 9
+        scrape.series().iter().filter(|series| series.starts_with("fencepost_quorum_members")).count() == 12
     })
     .await;
     let mut scrape = Scrape::of(gateway.address).await;

@@ -128,16 +128,18 @@ impl Member {
         self.seen.lock().status.clone()
     }
 
-    /// Notes what it was seen to be, and whether it is so far behind that it refuses new numbers.
+    /// Notes what it was seen to be, and what operators see of it in numbers: a server that counts may still refuse new numbers,
+    /// or new locks.
     pub(super) fn see(
         &self,
         status: Result<MemberStatus, String>,
         clock: Option<ServerClock>,
-        is_behind: bool,
+        if_it_counts: MemberState,
     ) {
-        let state = match state_of(&status) {
-            MemberState::Counts if is_behind => MemberState::Unusable,
-            state => state,
+        let state = match &status {
+            Ok(status) if status.counts() => if_it_counts,
+            Ok(status) if status.has_forgotten() => MemberState::Quarantine,
+            Ok(_) | Err(_) => MemberState::Unusable,
         };
         metrics().quorum_members.set(&self.name, state);
         let mut seen = self.seen.lock();
@@ -275,15 +277,6 @@ impl Member {
                 (clock.at(at) - clock.error_us).to_string()
             }
         })
-    }
-}
-
-/// What operators see of it in numbers.
-fn state_of(status: &Result<MemberStatus, String>) -> MemberState {
-    match status {
-        Ok(status) if status.counts() => MemberState::Counts,
-        Ok(status) if status.has_forgotten() => MemberState::Quarantine,
-        Ok(_) | Err(_) => MemberState::Unusable,
     }
 }
 

@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::store::StoreError;
 use crate::store::redis::health::quorum::ServerList;
 use crate::store::redis::pubsub::peer_bus::PeerRoutes;
+use crate::telemetry::metrics::MemberState;
 
 /// How often a gateway looks at each server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -280,7 +281,7 @@ impl Membership {
             Ok(answer) => answer,
             Err(reason) => {
                 self.say(index, &Err(reason.clone()), None);
-                member.see(Err(reason), None, false);
+                member.see(Err(reason), None, MemberState::Unusable);
                 return member.supervisor.link_now().map(|link| link.session);
             }
         };
@@ -294,7 +295,12 @@ impl Membership {
         };
         let lag = clock.and_then(|clock| self.lag_of(clock));
         self.say(index, &status, lag);
-        member.see(status, clock, lag.is_some());
+        let if_it_counts = match link.gate.is_ready() {
+            _ if lag.is_some() => MemberState::Unusable,
+            Ok(()) => MemberState::Counts,
+            Err(_) => MemberState::GrantsNothing,
+        };
+        member.see(status, clock, if_it_counts);
         Some(link.session)
     }
 

@@ -94,7 +94,7 @@ pub async fn shows(gateway: &Gateway, node: &RedisServer, expected: &str) {
     };
     eventually(expected, async || {
         let scrape = Scrape::of(gateway.address).await;
-        ["counts", "quarantine", "unusable"].iter().all(|status| {
+        ["counts", "quarantine", "grants-nothing", "unusable"].iter().all(|status| {
             let shown = scrape.series().contains(series(status).as_str());
             shown && scrape.get(&series(status)) == f64::from(*status == expected)
         })

@@ -2,7 +2,7 @@
 
 use super::{lines_with, says};
 use kit::gateway::run;
-use kit::quorum::is_ready;
+use kit::quorum::{asks_all, is_ready, shows};
 use kit::{Client, Gateway, Quorum, RedisServer, Stage, eventually, fresh_token};
 
 const FULL: &str = "the memory of Redis is full, so no new lock is granted: raise maxmemory";
@@ -128,4 +128,25 @@ async fn a_quorum_is_ready_while_most_of_its_servers_have_room() {
     client.delete("/locks/held").token(&token).send().await.expect(204);
     set_maxmemory(&quorum.nodes[0], "0").await;
     is_ready(&client).await;
+}
+
+/// Else the alarms would be silent while one more failure, or none, stops all locking.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_a_quorum_that_accepts_no_new_lock_shows_in_the_numbers() {
+    let quorum = Quorum::start(3).await;
+    let gateway = quorum.gateway(&[]).await;
+    is_ready(&Client::new(gateway.address)).await;
+    asks_all(&gateway, &quorum).await;
+    set_maxmemory(&quorum.nodes[0], "1").await;
+    let set = async |value: &str| {
+        let set = ["CONFIG", "SET", "min-replicas-to-write", value];
+        quorum.nodes[1].command::<()>(&set).await;
+    };
+    set("1").await;
+    shows(&gateway, &quorum.nodes[0], "grants-nothing").await;
+    shows(&gateway, &quorum.nodes[1], "grants-nothing").await;
+    shows(&gateway, &quorum.nodes[2], "counts").await;
+    set_maxmemory(&quorum.nodes[0], "0").await;
+    set("0").await;
+    asks_all(&gateway, &quorum).await;
 }
