@@ -10,13 +10,16 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::telemetry::metrics::{SettingsFile, metrics};
 
 /// How often files are looked at. A look costs one system call. Unlike a notification of the kernel, it also sees a
 /// file that is changed through another mount, or by swapping a link to its directory, as orchestrators do.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long files may take before it is told that they do not answer, as on a network mount whose server is away.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 /// What came of reading the files: what is different now, or what is wrong.
 pub type Read = Result<String, String>;
@@ -85,7 +88,8 @@ pub fn open_to_others(file: &Path) -> Option<PathBuf> {
 
 /// Calls `reload` at first, whenever one of the files has changed, and whenever `asked` asks for it. After a failure it
 /// calls it again each second. It ends with the sender of `asked`. It tells the result, unless it was `said` before and
-/// nothing was done since. The metrics always say whether the last `reload` succeeded.
+/// nothing was done since. The metrics always say whether the last `reload` succeeded. That files do not answer is such a
+/// failure, told while it lasts.
 pub async fn watch_files(
     what: SettingsFile,
     paths: Vec<PathBuf>,
@@ -100,6 +104,13 @@ pub async fn watch_files(
     let mut is_due = true;
     let tell_metrics = |read: &Read| metrics().settings_in_force.set(what, read.is_ok().into());
     tell_metrics(&said);
+    let tell_silence = || {
+        let limit_s = SILENT_AFTER.as_secs();
+        let silence = Err(format!("to read it takes longer than {limit_s} s: its disk or mount may hang"));
+        tell_metrics(&silence);
+        tell(&silence);
+        silence
+    };
     let mut ticks = interval(LOOK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -111,7 +122,10 @@ pub async fn watch_files(
             _ = ticks.tick() => false,
         };
         let looked_at = paths.clone();
-        let found = aside(move || looked_at.iter().map(|path| trace(path)).collect::<Vec<_>>()).await;
+        let look = move || looked_at.iter().map(|path| trace(path)).collect::<Vec<_>>();
+        let found = aside(look, || said = tell_silence()).await;
+        // What was told as silent is read anew, also if nothing has changed.
+        is_due |= said.is_err();
         let is_changed = known.is_some() && found != known;
         if !(is_asked || is_changed || is_due) {
             continue;
@@ -119,7 +133,8 @@ pub async fn watch_files(
         // What changes while it is read is found by the next look.
         known = found;
         let (reload, read_from) = (reload.clone(), paths.clone());
-        let read = aside(move || no_pipe(&read_from).and_then(|()| reload())).await;
+        let read = move || no_pipe(&read_from).and_then(|()| reload());
+        let read = aside(read, || said = tell_silence()).await;
         let read =
             read.unwrap_or_else(|| Err("the program made a mistake while it read the file".to_owned()));
         is_due = read.is_err();
@@ -132,11 +147,18 @@ pub async fn watch_files(
 }
 
 /// Runs on a thread of its own: a mount that hangs would stop the threads of the runtime one by one. The end of the
-/// process does not wait for this thread. `None` if it panics.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (done, is_done) = oneshot::channel();
+/// process does not wait for this thread. `None` if it panics. If it takes long, that is told, and it goes on.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+    tell_silence: impl FnOnce(),
+) -> Option<T> {
+    let (done, mut is_done) = oneshot::channel();
     // If the process ends meanwhile, no receiver is left.
     thread::Builder::new().name("files".into()).spawn(move || drop(done.send(work()))).ok()?;
+    if let Ok(done) = timeout(SILENT_AFTER, &mut is_done).await {
+        return done.ok();
+    }
+    tell_silence();
     is_done.await.ok()
 }
 
@@ -208,5 +230,45 @@ mod tests {
         let told: Vec<_> = told.try_iter().collect();
         let fault = "the program made a mistake while it read the file".to_owned();
         assert_eq!(told, [Err("not for us".to_owned()), Err(fault), Ok("revoked a".to_owned())]);
+    }
+
+    /// As on a network mount whose server is away: else a key that was revoked there works on, and no alarm rings.
+    #[tokio::test]
+    async fn files_that_do_not_answer_are_told_while_they_do_not_and_read_once_they_do() {
+        const IN_FORCE: &str = "fencepost_settings_file_in_force{file=\"certificate\"}";
+        let shows = |number| metrics().text().contains(&format!("{IN_FORCE} {number}\n"));
+        let (answers, is_answered) = mpsc::channel::<()>();
+        let is_answered = std::sync::Mutex::new(is_answered);
+        let reload = move || {
+            let is_answered = is_answered.lock().map_err(|error| error.to_string())?;
+            // It hangs until the test has seen that.
+            is_answered.recv().map(|()| "served".to_owned()).map_err(|error| error.to_string())
+        };
+        let (sender, told) = mpsc::channel();
+        let tell = |read: &Read| drop(sender.send(read.clone()));
+        let (_asks, asked) = watch::channel(());
+        let said = Ok("served".to_owned());
+        let watching = watch_files(SettingsFile::Certificate, Vec::new(), asked, said, reload, tell);
+        let is_seen = async {
+            let is_told = async || loop {
+                match told.try_recv() {
+                    Ok(read) => break read,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            };
+            let silent = is_told().await;
+            assert!(
+                silent.as_ref().is_err_and(|problem| problem.contains("takes longer than 5 s")),
+                "{silent:?}"
+            );
+            assert!(shows(0), "it is no longer in force for certain");
+            let _ = answers.send(());
+            assert_eq!(is_told().await, Ok("served".to_owned()));
+            assert!(shows(1) && told.try_recv().is_err(), "each is told once");
+        };
+        tokio::select! {
+            seen = tokio::time::timeout(Duration::from_secs(60), is_seen) => assert!(seen.is_ok()),
+            () = watching => panic!("it goes on"),
+        }
     }
 }
