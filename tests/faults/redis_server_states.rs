@@ -98,6 +98,23 @@ async fn why_redis_takes_no_new_connection_is_said_at_once() {
     eventually("it is ready again", async || client.get("/readyz").send().await.status == 200).await;
 }
 
+/// Most probes wait for a second or less, and the store may take longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_says_that_the_store_is_slow_also_where_each_probe_leaves_before_its_answer() {
+    let stage = Stage::redis_with(&["--store-timeout", "30s"]).await;
+    let (client, redis) = (stage.client(), stage.redis.as_ref().unwrap());
+    redis.stand_still().await;
+    eventually("it is told", async || {
+        let probe = client.get("/readyz").within(Duration::from_millis(800));
+        let _ = probe.try_send().await;
+        let said =
+            |line: &String| line.contains("the gateway is not ready") && line.contains("a probe has left");
+        stage.gateway.log().iter().any(said)
+    })
+    .await;
+    redis.signal("CONT");
+}
+
 /// Without persistence a restart loses all; numbers go on upward, and the gateway goes on by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_or_a_flush_never_lowers_a_number() {

@@ -1,5 +1,8 @@
 //! Whether the process is alive, and whether it can serve.
 
+use std::mem;
+use std::time::{Duration, Instant};
+
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -15,6 +18,24 @@ use crate::api::state::AppState;
 /// What a caller without a key is told. The store's addresses, and what the store says, are not for everybody.
 const NOT_TOLD: &str =
     "the store cannot be used; the log says why, and so does this answer if you send an API key";
+
+/// How long a probe waits at least before the log says that it left without an answer.
+const SLOW: Duration = Duration::from_millis(500);
+
+/// A probe that waits for the store.
+struct Probe<'a> {
+    app: &'a AppState,
+    asked_at: Instant,
+}
+
+impl Drop for Probe<'_> {
+    /// Its client may have left: then no answer says that the store is slow, and the log has to.
+    fn drop(&mut self) {
+        if self.asked_at.elapsed() >= SLOW {
+            self.app.tell_unready("the store is slow: a probe has left before it answered");
+        }
+    }
+}
 
 /// The answer when all is well.
 #[derive(Serialize, ToSchema)]
@@ -60,7 +81,10 @@ pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Res
     }
     // This comes first: a reference to a body cannot be kept while the store is asked.
     let is_known = is_known(&app, &request);
-    match app.service.check().await {
+    let probe = Probe { app: &app, asked_at: Instant::now() };
+    let checked = app.service.check().await;
+    mem::forget(probe);
+    match checked {
         Ok(()) => {
             app.is_ready();
             Ok(ok())

@@ -1,12 +1,15 @@
 //! The queue of the writer: what it holds, and the end of those who have something to do.
 
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{self, Duration};
 
+use parking_lot::Mutex;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use crate::clock::whole_ms;
 use crate::store::StoreError;
 
 use super::table::Table;
@@ -16,6 +19,12 @@ const QUEUE_LIMIT: usize = 4_096;
 
 /// The most that the results in the queue may have together. A single longer one has all of it.
 const QUEUED_RESULTS_KIB: usize = 64 * 1024;
+
+/// How long the writer may be at one batch before its disk counts as hanging: half of the usual `--store-timeout`.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
+
+/// For how long it counts as hanging after such a batch. Another may hang behind it, and an alarm is to see no gap between the two.
+const HAS_HUNG_FOR: Duration = Duration::from_secs(10);
 
 /// What the writer is sent.
 pub(super) enum Message {
@@ -67,8 +76,55 @@ pub(super) struct CommandQueue {
     places: Arc<Semaphore>,
     /// The room for results, in KiB.
     result_room: Arc<Semaphore>,
-    /// Whether the last write came to the file, as the writer says; nothing once the writer has ended.
-    is_writable: Weak<AtomicBool>,
+    /// How the writer gets on, as it says itself; nothing once it has ended.
+    pulse: Weak<Pulse>,
+}
+
+/// How the writer gets on with its disk. It cannot say so itself while it waits for one that hangs.
+#[derive(Debug)]
+pub(super) struct Pulse(Mutex<Beat>);
+
+#[derive(Debug)]
+struct Beat {
+    /// Whether the last write came to the file.
+    is_writable: bool,
+    /// Since when the writer is at a batch, if it is.
+    busy_since: Option<time::Instant>,
+    /// When the last batch ended for which the disk hung.
+    hung_at: Option<time::Instant>,
+    /// Whether the log was told that the disk hangs.
+    is_told: bool,
+}
+
+impl Pulse {
+    /// The writer begins with a batch.
+    pub(super) fn begin_batch(&self) {
+        self.0.lock().busy_since = Some(time::Instant::now());
+    }
+
+    /// It is done with the batch.
+    pub(super) fn end_batch(&self, is_writable: bool) {
+        let mut beat = self.0.lock();
+        beat.is_writable = is_writable;
+        let took = beat.busy_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        if took >= HANGS_AFTER {
+            beat.hung_at = Some(time::Instant::now());
+        }
+        if mem::take(&mut beat.is_told) {
+            tracing::info!(took_ms = whole_ms(took), "the disk of the file store answers again");
+        }
+    }
+
+    /// Whether steps can be done, as far as is known. Tells the log, once for a batch, that the disk hangs.
+    fn seems_well(&self) -> bool {
+        let mut beat = self.0.lock();
+        let hangs = beat.busy_since.is_some_and(|since| since.elapsed() >= HANGS_AFTER);
+        if hangs && !mem::replace(&mut beat.is_told, true) {
+            tracing::warn!("the disk of the file store does not answer: nothing is granted until it does");
+        }
+        let has_hung = beat.hung_at.is_some_and(|at| at.elapsed() < HAS_HUNG_FOR);
+        beat.is_writable && !hangs && !has_hung
+    }
 }
 
 impl Command {
@@ -79,19 +135,19 @@ impl Command {
 }
 
 impl CommandQueue {
-    /// A queue, its other end, and where the writer says whether its last write came to the file.
-    pub(super) fn new() -> (Self, mpsc::Receiver<Message>, Arc<AtomicBool>) {
+    /// A queue, its other end, and where the writer says how it gets on.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Message>, Arc<Pulse>) {
         let (sender, receiver) = mpsc::channel();
-        let (places, is_writable) = (Semaphore::new(QUEUE_LIMIT), Arc::new(AtomicBool::new(true)));
+        let places = Arc::new(Semaphore::new(QUEUE_LIMIT));
         let result_room = Arc::new(Semaphore::new(QUEUED_RESULTS_KIB));
-        let (places, is_told) = (Arc::new(places), Arc::downgrade(&is_writable));
-        let queue = Self { sender, places, result_room, is_writable: is_told };
-        (queue, receiver, is_writable)
+        let beat = Beat { is_writable: true, busy_since: None, hung_at: None, is_told: false };
+        let pulse = Arc::new(Pulse(Mutex::new(beat)));
+        (Self { sender, places, result_room, pulse: Arc::downgrade(&pulse) }, receiver, pulse)
     }
 
     /// Whether steps can be done, as far as is known.
     pub(super) fn seems_ready(&self) -> bool {
-        self.is_writable.upgrade().is_some_and(|is_writable| is_writable.load(Ordering::Relaxed))
+        self.pulse.upgrade().is_some_and(|pulse| pulse.seems_well())
     }
 
     /// Has the writer do one step, and waits for its answer until `deadline`.
@@ -102,6 +158,8 @@ impl CommandQueue {
         T: Send + 'static,
         F: FnOnce(&mut Table, Duration) -> Result<T, StoreError> + Send + 'static,
     {
+        // The log is to say that the disk hangs also where each client leaves before it is told so.
+        self.seems_ready();
         let place = match timeout_at(deadline, self.enter(kind)).await {
             Ok(Ok(place)) => place,
             Ok(Err(_)) => return Err(closed()),

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::store::{Hint, StoreError};
 use super::disk::Disk;
 use super::file::StoreFile;
 use super::life::Moment;
-use super::queue::{Answer, Command, Kind, Message, closed, too_late};
+use super::queue::{Answer, Command, Kind, Message, Pulse, closed, too_late};
 use super::table::{Change, LEAST_PURGED, MOST_PURGED, TIDY_EVERY, TIDY_ON_AFTER, Table};
 use super::{EmbeddedSettings, OpenError};
 
@@ -57,8 +57,8 @@ pub struct Writer {
     pub(super) clock: Arc<dyn Clock>,
     /// Where waiters are told.
     pub(super) hints: broadcast::Sender<Hint>,
-    /// Where it is told whether the file can be written.
-    pub(super) is_writable: Arc<AtomicBool>,
+    /// Where it is told how this gets on.
+    pub(super) pulse: Arc<Pulse>,
     /// The state.
     pub(super) state: State,
     /// When what has ended was removed last,
@@ -219,7 +219,7 @@ impl Writer {
             self.pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
             self.tidied = Instant::now();
         }
-        self.is_writable.store(self.state.kept.unwritable.is_none(), Ordering::Relaxed);
+        self.pulse.end_batch(self.state.kept.unwritable.is_none());
         if stopping.is_some() {
             self.finish(stopping);
             return None;
@@ -228,6 +228,7 @@ impl Writer {
     }
 
     fn commit_with(&mut self, first: Option<Message>) -> Batch {
+        self.pulse.begin_batch();
         let (commands, stopping) = self.collect(first);
         let (committed, answers) = self.serve(commands);
         Batch { committed, answers, stopping }
@@ -334,7 +335,7 @@ impl Writer {
 
     /// Closes the file, and only then says so.
     fn finish(self, stopping: Option<oneshot::Sender<()>>) {
-        drop((self.state, self.is_writable));
+        drop((self.state, self.pulse));
         let mut stopped: Vec<_> = stopping.into_iter().collect();
         while let Ok(message) = self.queue.try_recv() {
             match message {

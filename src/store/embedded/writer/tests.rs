@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
 use futures_util::FutureExt;
 use redb::StorageBackend;
@@ -153,6 +154,39 @@ async fn on_a_full_disk_looks_are_answered_before_the_file_is_read() {
     assert!(told.is_ok(), "a look needs no room");
     assert!(!waiting.was_read_first.load(Ordering::SeqCst), "the look waited for the file");
     assert!(works.is_ok_and(|works| works) && changed.await.is_ok(), "there is room again");
+}
+
+/// No number and no line of the log would speak of a disk that hangs, where each client leaves before it is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_whose_disk_hangs_does_not_seem_ready() {
+    let waiting = Arc::new(Waiting::default());
+    let disk = SlowDisk(InMemoryBackend::new(), waiting.clone());
+    let opened = EmbeddedStore::without_thread(disk, EmbeddedSettings::default(), Arc::new(SystemClock));
+    let Ok((store, mut writer)) = opened else { panic!("no store") };
+    // So the next batch has the file read again.
+    writer.state.kept.fail(&StoreError::Unavailable("the disk is full".to_owned()), false);
+    assert!(store.seems_ready().await);
+    let check = Request::from(Check);
+    let mut checked = store.run(&check, Instant::now() + Duration::from_secs(60));
+    assert!((&mut checked).now_or_never().is_none());
+    waiting.waits.store(true, Ordering::SeqCst);
+    let work = tokio::task::spawn_blocking(move || {
+        let batch = writer.commit_queued();
+        writer.answer(batch)
+    });
+    let hangs = async {
+        while store.seems_ready().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(
+        tokio::time::timeout(Duration::from_secs(4), hangs).await.is_ok(),
+        "it seems ready all the while"
+    );
+    waiting.waits.store(false, Ordering::SeqCst);
+    assert!(matches!(work.await, Ok(Some(_))) && checked.await.is_ok(), "it works again");
+    // An alarm wants one that lasts, and the next batch may hang as well.
+    assert!(!store.seems_ready().await, "it seems ready at once");
 }
 
 /// A file that is moved away while it is synced, once that is told.
