@@ -379,6 +379,15 @@ async fn what_the_dashboard_and_the_alerts_ask_for_is_there_and_the_page_explain
     assert!(unseen.is_empty(), "the dashboard does not show {unseen:?}");
 }
 
+/// They are most of all requests where few clients ask for locks.
+#[test]
+fn probes_and_scrapes_do_not_thin_out_the_share_of_requests_that_failed_at_the_store() {
+    let asked = questions(&serde_json::from_str(DASHBOARD).unwrap());
+    let shares: Vec<_> = asked.lines().filter(|line| line.contains(") / sum(rate(fencepost_req")).collect();
+    assert_eq!(shares.len(), 1, "{shares:?}");
+    assert_eq!(shares[0].matches("operation!=\"other\"").count(), 2, "{shares:?}");
+}
+
 /// A gateway on a Redis with room for records, which is shown.
 async fn keeping_records() -> (RedisServer, Gateway) {
     let redis = RedisServer::start_with(&["--maxmemory", "1000000000"]).await;
