@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
+use tracing::{debug, info, warn};
 
 use super::crowd::RecordWaits;
 use super::ledger::Ledger;
@@ -87,7 +88,7 @@ impl Cleaner {
             key: key.clone(),
             token,
             attempts: vec![attempt],
-            was_deleted: false,
+            done: RolledBack::Nothing,
             granted: None,
             ticket,
             told: None,
@@ -113,10 +114,8 @@ impl Cleaner {
     pub(super) async fn finish(&self, within: Duration) {
         self.tasks.close();
         if timeout(within, self.tasks.wait()).await.is_err() {
-            tracing::warn!(
-                left = self.tasks.len(),
-                "some locks whose answers were not delivered could not be released: they end at their ttl"
-            );
+            let left = self.tasks.len();
+            warn!(left, "some locks could not be released whose clients have left: they end at their ttl");
         }
     }
 }
@@ -200,7 +199,11 @@ impl GrantGuard {
                 let left = deadline.saturating_duration_since(Instant::now());
                 match armed.try_all(left.min(armed.cleaner.store_timeout / 2)).await {
                     Ok(was_deleted) => {
-                        armed.count_done(was_deleted);
+                        armed.count_done();
+                        // Its client is told only that it has lost the lock.
+                        if armed.told.is_some() {
+                            armed.log_done();
+                        }
                         guard.0 = None;
                         return Ok(was_deleted);
                     }
@@ -224,9 +227,10 @@ impl Drop for GrantGuard {
         let (cleaner, key) = (armed.cleaner.clone(), armed.key.clone());
         if !cleaner.begin(armed.roll_back()) {
             metrics().takes_back.count(TakenBack::GivenUp);
-            tracing::warn!(
-                key = key.as_str(),
-                "too many grants wait to be released whose answers were not delivered: this one ends at its ttl"
+            let key = key.as_str();
+            warn!(
+                key,
+                "too many grants wait to be released whose clients have left: this one ends at its ttl"
             );
         }
     }
@@ -256,8 +260,8 @@ struct Armed {
     token: TokenHash,
     /// Not empty while anything is left to do; the last is the one that is in use.
     attempts: Vec<Attempt>,
-    /// Whether a lock was deleted for one that is no longer among them.
-    was_deleted: bool,
+    /// What was done for those that are no longer among them.
+    done: RolledBack,
     /// The number of the grant that it is for, once there is one.
     granted: Option<FencingToken>,
     ticket: TicketAfter,
@@ -267,25 +271,29 @@ struct Armed {
 }
 
 impl Armed {
-    fn count_done(&self, was_deleted: bool) {
-        metrics().takes_back.count(match was_deleted {
-            true if self.told.is_some() => TakenBack::Ended,
-            true => TakenBack::Freed,
-            false => TakenBack::Voided,
+    fn count_done(&self) {
+        metrics().takes_back.count(match self.done {
+            RolledBack::Ended { .. } if self.told.is_some() => TakenBack::Ended,
+            RolledBack::Ended { .. } => TakenBack::Freed,
+            RolledBack::LeftToToken { .. } => TakenBack::LeftToToken,
+            RolledBack::Nothing => TakenBack::Voided,
         });
     }
 
-    fn log_done(&self, was_deleted: bool) {
-        let key = self.key.as_str();
-        match (was_deleted, self.told.is_some()) {
-            (true, true) => tracing::debug!(key, "released a lock that a connection held"),
-            (false, true) => {
-                tracing::debug!(key, "nothing was left to release of a lock that a connection held")
+    fn log_done(&self) {
+        use RolledBack::{Ended, LeftToToken, Nothing};
+        let (key, what) = (self.key.as_str(), self.of.name());
+        match (self.done, self.told.is_some()) {
+            (Ended { kept_ms: 0 }, true) => debug!(key, "released a lock that a connection held"),
+            (Ended { kept_ms }, true) => {
+                info!(key, kept_ms, "released a lock that a connection held: min_hold keeps it taken");
             }
-            (true, false) => {
-                tracing::info!(key, "released a {} whose answer could not be delivered", self.of.name())
+            (LeftToToken { left_ms }, _) => {
+                info!(key, left_ms, "a lock that a connection held stays held: its token had a lease before");
             }
-            (false, false) => tracing::debug!(key, "undid a request whose answer could not be delivered"),
+            (Nothing, true) => debug!(key, "nothing was left to release of a lock that a connection held"),
+            (Ended { .. }, false) => info!(key, "released a {what} whose answer could not be delivered"),
+            (Nothing, false) => debug!(key, "undid a request whose answer could not be delivered"),
         }
     }
 
@@ -293,27 +301,32 @@ impl Armed {
     async fn try_all(&mut self, patience: Duration) -> Result<bool, StoreError> {
         while let Some(attempt) = self.attempts.first().copied() {
             let (key, token, until) = (self.key.clone(), self.token, Instant::now() + patience);
-            self.was_deleted |= match &self.of {
+            let done = match &self.of {
                 GrantOf::Lock => {
                     let call = RollBack { key, token, attempt, ticket: self.ticket, known: self.known() };
                     let asked_at = boottime();
                     let rolled_back = self.cleaner.store.call(call, until).await?;
                     self.tell(rolled_back, asked_at);
-                    matches!(rolled_back, RolledBack::Ended { .. })
+                    rolled_back
                 }
                 GrantOf::Record(records) => {
-                    let was_granted =
-                        self.cleaner.store.call(UndoBegin { key, token, attempt }, until).await?;
-                    if was_granted {
+                    let undo = UndoBegin { key, token, attempt };
+                    if self.cleaner.store.call(undo, until).await? {
                         records.ended(&self.key);
+                        RolledBack::Ended { kept_ms: 0 }
+                    } else {
+                        RolledBack::Nothing
                     }
-                    was_granted
                 }
             };
+            // One attempt at most was granted something.
+            if done != RolledBack::Nothing {
+                self.done = done;
+            }
             // An attempt that was answered is not asked for again, even if the others take long.
             self.attempts.remove(0);
         }
-        Ok(self.was_deleted)
+        Ok(matches!(self.done, RolledBack::Ended { .. }))
     }
 
     fn known(&self) -> KnownTo {
@@ -357,9 +370,9 @@ impl Armed {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let error = match self.try_all(self.cleaner.store_timeout / 2).await {
-                Ok(was_deleted) => {
-                    self.count_done(was_deleted);
-                    return self.log_done(was_deleted);
+                Ok(_) => {
+                    self.count_done();
+                    return self.log_done();
                 }
                 Err(error) => error,
             };
@@ -373,12 +386,8 @@ impl Armed {
                 }
                 let key = self.key.as_str();
                 metrics().takes_back.count(TakenBack::GivenUp);
-                tracing::warn!(
-                    key,
-                    %error,
-                    "could not release a {} whose answer was not delivered: it ends at its ttl",
-                    self.of.name()
-                );
+                let what = self.of.name();
+                warn!(key, %error, "could not release a {what} whose client has left: it ends at its ttl");
                 return;
             }
             backoff.pause().await;

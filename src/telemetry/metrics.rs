@@ -96,6 +96,8 @@ labels! {
         Voided = "voided",
         /// A lock that a connection held was released when the connection ended.
         Ended = "connection-ended",
+        /// A connection ended, and its lock stays held: its token was told of a lease before that lasts longer.
+        LeftToToken = "left-to-token",
         /// The store was out of reach for too long. If there is a lock, it ends at its ttl.
         GivenUp = "given-up",
     }
@@ -236,7 +238,7 @@ impl Metrics {
             takes_back: Counters::register(
                 all,
                 "fencepost_takes_back_total",
-                "Grants and places that no client could be told of, by what became of them.",
+                "Grants and places of clients that left, by what became of them.",
                 "result",
             ),
             leases_lost: Counters::register(

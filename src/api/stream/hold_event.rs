@@ -176,9 +176,10 @@ fn explain(loss: &Loss) -> (Reason, &'static str) {
         Loss::TakenOver => {
             (Reason::TakenOver, "the token still holds the lock, but by another request that used it since")
         }
-        Loss::KeyRefused => {
-            (Reason::KeyRefused, "the API key has expired, or was revoked or changed: the lock is released")
-        }
+        Loss::KeyRefused => (
+            Reason::KeyRefused,
+            "the API key has expired, or was revoked or changed: the gateway releases the lock",
+        ),
         Loss::ShuttingDown(_) => (
             Reason::ShuttingDown,
             "the gateway stops; your token holds the lock until expires_at: renew it, or hold it, at another gateway",

@@ -83,7 +83,12 @@ impl Keeper {
         let key = self.key.as_str();
         match loss {
             None => {
-                tracing::info!(key, held_ms, "a connection that held a lock was closed: the lock is released")
+                // What becomes of the lock, the roll-back says.
+                tracing::info!(
+                    key,
+                    held_ms,
+                    "a connection that held a lock was closed: the lock is being released"
+                );
             }
             Some(loss) => {
                 metrics().leases_lost.count(loss.reason());

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Pair, SOON, hold, hold_with, is_free, is_granted_to_another, on_each_pair, stand};
+use super::stopping::leaves;
+use super::{Held, Pair, SOON, hold, hold_with, is_free, is_granted_to_another, on_each_pair, stand};
+use kit::metrics::Scrape;
 use kit::{eventually, fresh_token};
 
 on_each_pair!(
@@ -121,4 +123,28 @@ async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     // Nothing comes up later.
     sleep(Duration::from_millis(300)).await;
     assert!(is_free(&pair.here()).await);
+}
+
+/// It says "released" of none that is still taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_says_why_a_lock_stays_taken_whose_connection_has_closed() {
+    for pair in [Pair::embedded().await, Pair::redis().await] {
+        let token = fresh_token();
+        pair.here().put("/locks/k?ttl=1m").token(&token).send().await.expect(201);
+        leaves(hold_with(&pair.here(), "ttl=2m", &token).await, &pair.here).await;
+        let says = |text: &'static str, number: &'static str| {
+            pair.here.logs(text, move |line| line.contains(text) && line.contains(number))
+        };
+        says("stays held: its token had a lease before", "\"left_ms\"").await;
+        assert!(!is_free(&pair.there()).await);
+        eventually("it is counted apart", async || {
+            let scrape = Scrape::of(pair.here.address).await;
+            let of = |result| scrape.get(&format!("fencepost_takes_back_total{{result=\"{result}\"}}"));
+            (of("left-to-token"), of("voided")) == (1.0, 0.0)
+        })
+        .await;
+        leaves(Held::take_of(&pair.here(), "kept", "ttl=1m&min_hold=30s").await, &pair.here).await;
+        says("min_hold keeps it taken", "\"kept_ms\"").await;
+        assert!(!pair.here.log().iter().any(|line| line.contains("the lock is released")));
+    }
 }

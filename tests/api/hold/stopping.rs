@@ -147,7 +147,7 @@ async fn a_gateway_that_stops_while_its_store_is_silent_tells_all_the_same() {
 }
 
 /// Has a client leave that the gateway knows to have been told of its lock, and waits until the gateway has seen that it left.
-async fn leaves(held: Held, gateway: &Gateway) {
+pub(super) async fn leaves(held: Held, gateway: &Gateway) {
     let client = Client::new(gateway.address);
     eventually("the gateway knows that its client was told", async || {
         let metrics = client.get("/metrics").send().await;
