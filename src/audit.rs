@@ -74,6 +74,9 @@ pub enum Event {
         /// The status of the answer; absent if the client left before all of it was written.
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
+        /// The name of its problem, where it refuses: other protocols may have the status 200 for that.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        problem: Option<&'static str>,
     },
     /// A key was shown that is not accepted. Or several were, and they share a line.
     KeyRefused {
@@ -309,7 +312,15 @@ mod tests {
         audit.record(changed("first"));
         for _ in 0..2 * MOST_LINES {
             let (who, operation) = (Who::default(), "other");
-            audit.note(Event::KeyUse { who, right: None, operation, lock: None, record: None, status: None });
+            audit.note(Event::KeyUse {
+                who,
+                right: None,
+                operation,
+                lock: None,
+                record: None,
+                status: None,
+                problem: None,
+            });
         }
         audit.record(changed("last"));
         std::fs::remove_file(&file)?;

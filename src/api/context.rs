@@ -33,7 +33,10 @@ labels! {
         OnceLook = "once-look",
         OnceBreak = "once-break",
         Records = "records",
-        /// What another protocol says.
+        /// In the protocol of another tool.
+        FacadeAcquire = "facade-acquire",
+        FacadeRelease = "facade-release",
+        /// What such a protocol does not have.
         Facade = "facade",
         Other = "other",
     }
@@ -57,6 +60,10 @@ impl Operation {
             ("GET" | "HEAD", ONCE_PATH | ONCE_QUERY) => Self::OnceLook,
             ("GET" | "HEAD", "/records") => Self::Records,
             // Also where the request is refused before it is known which lock it is about.
+            (_, "/v1.0-alpha1/lock/{store}" | "/fleet-lock/v1/pre-reboot") => Self::FacadeAcquire,
+            (_, "/v1.0-alpha1/unlock/{store}" | "/fleet-lock/v1/steady-state") => Self::FacadeRelease,
+            ("LOCK" | "PUT" | "POST", "/terraform" | "/terraform/{key}") => Self::FacadeAcquire,
+            ("UNLOCK" | "DELETE", "/terraform" | "/terraform/{key}") => Self::FacadeRelease,
             _ if is_of_tool(route) => Self::Facade,
             _ => Self::Other,
         }

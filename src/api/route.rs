@@ -2,7 +2,7 @@
 //! is no end of different paths.
 
 /// The routes without a variable part.
-const PLAIN: [&str; 17] = [
+const PLAIN: [&str; 19] = [
     "/",
     "/problems",
     "/lock",
@@ -20,6 +20,8 @@ const PLAIN: [&str; 17] = [
     "/ui/",
     "/terraform",
     "/v1.0/metadata",
+    "/fleet-lock/v1/pre-reboot",
+    "/fleet-lock/v1/steady-state",
 ];
 /// The routes that end in a variable part: what comes before it, and the whole route.
 const WITH_NAME: [(&str, &str); 4] = [
@@ -66,7 +68,9 @@ pub(super) fn route_of(path: &str) -> &'static str {
 
 /// Whether a route asks for locks in the protocol of another tool.
 pub(super) fn is_of_tool(route: &str) -> bool {
-    route == "/terraform" || OF_TOOLS.iter().any(|(_, of_tool)| *of_tool == route)
+    route == "/terraform"
+        || route.starts_with("/fleet-lock/")
+        || OF_TOOLS.iter().any(|(_, of_tool)| *of_tool == route)
 }
 
 /// Whether an address needs no key.
@@ -102,6 +106,8 @@ mod tests {
         assert_eq!(route_of("/docs/index.css"), "/docs/{*rest}");
         assert_eq!(route_of("/ui/page.js"), "/ui/{file}");
         assert_eq!(route_of("/terraform/k"), "/terraform/{key}");
+        assert_eq!(route_of("/fleet-lock/v1/steady-state"), "/fleet-lock/v1/steady-state");
+        assert_eq!(route_of("/fleet-lock/v1/x"), "/fleet-lock/v1/{step}");
         assert_eq!(route_of("/v1.0-alpha1/lock/s"), "/v1.0-alpha1/lock/{store}");
     }
 }

@@ -150,17 +150,59 @@ async fn what_is_refused_before_its_lock_is_known_is_counted_as_a_tools() {
         call().key(&key).send().await.expect(400);
     }
     client.get("/terraform/k").key(&key).send().await.expect(405);
-    for (problem, times) in [("key-required", 6.0), ("bad-parameter", 6.0), ("method-not-allowed", 1.0)] {
+    for (operation, problem, times) in [
+        ("facade-acquire", "key-required", 3.0),
+        ("facade-release", "key-required", 3.0),
+        ("facade-acquire", "bad-parameter", 3.0),
+        ("facade-release", "bad-parameter", 3.0),
+        ("facade", "method-not-allowed", 1.0),
+    ] {
         let numbers = metrics_address(&gateway);
-        let counted = async || Scrape::of(numbers).await.requests("facade", problem) == times;
-        eventually(&format!("{problem} is counted"), counted).await;
+        let counted = async || Scrape::of(numbers).await.requests(operation, problem) == times;
+        eventually(&format!("{problem} of {operation} is counted"), counted).await;
     }
     // They are written after the answers.
     let noted = async || {
         let uses = std::fs::read_to_string(&audit).unwrap();
-        uses.lines().filter(|line| line.contains(r#""operation":"facade""#)).count() == 7
+        uses.lines().filter(|line| line.contains(r#""operation":"facade"#)).count() == 7
     };
     eventually("each use of the key is written", noted).await;
+}
+
+/// Each has the status 200.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_log_tells_a_tools_grant_from_a_refusal_and_from_an_unlock() {
+    let mut keys = KeysFile::new();
+    let key = keys.add_for_all("ci", "\"acquire\"");
+    keys.write();
+    let flag = keys.flag();
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.log");
+    let args = ["--store", "memory:", &flag[0], &flag[1], "--dapr", "--audit-log", audit.to_str().unwrap()];
+    let gateway = Gateway::start(&args).await;
+    let client = Client::new(gateway.address);
+    for (step, owner) in [("lock", "ann"), ("lock", "ben"), ("unlock", "ben"), ("unlock", "ann")] {
+        let body = format!(r#"{{"resourceId":"r","lockOwner":"{owner}","expiryInSeconds":60}}"#);
+        client.post(&format!("/v1.0-alpha1/{step}/s")).key(&key).body(body).send().await.expect(200);
+    }
+    let uses = || -> Vec<(String, String)> {
+        let text = std::fs::read_to_string(&audit).unwrap();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let of_lock = lines.filter(|line| line["event"] == "key-use" && line["lock"] == "dapr:s:r");
+        let said = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        of_lock.map(|line| (said(&line["operation"]), said(&line["problem"]))).collect()
+    };
+    eventually("each use of the key is written", async || uses().len() == 4).await;
+    let said = uses();
+    let said: Vec<_> =
+        said.iter().map(|(operation, problem)| (operation.as_str(), problem.as_str())).collect();
+    let expected = [
+        ("facade-acquire", ""),
+        ("facade-acquire", "lock-held"),
+        ("facade-release", "held-by-another"),
+        ("facade-release", ""),
+    ];
+    assert_eq!(said, expected);
 }
 
 /// Tools that can send no `Bearer` show a key as the password, elsewhere too, or where Dapr has it.

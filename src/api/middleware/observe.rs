@@ -240,6 +240,7 @@ impl LogLine {
                 lock,
                 record,
                 status: self.status.filter(|_| is_delivered),
+                problem: self.problem.filter(|_| is_delivered).map(ProblemType::name),
             });
         }
     }

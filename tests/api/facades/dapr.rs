@@ -53,14 +53,17 @@ async fn a_refusal_is_one_in_the_log_and_in_the_metrics() {
     assert_eq!(unlock(&client, "ben").await, 2);
     assert_eq!(unlock(&client, "ann").await, 0);
     for (problem, route) in [("not-held", "unlock"), ("lock-held", "lock"), ("held-by-another", "unlock")] {
+        let operation = if route == "lock" { "facade-acquire" } else { "facade-release" };
         let route = format!("/v1.0-alpha1/{route}/{{store}}");
         let what = format!("{problem} is in the log");
         gateway.logs(&what, |line| line.contains(problem) && line.contains(&route)).await;
-        let counted = async || Scrape::of(gateway.address).await.requests("facade", problem) == 1.0;
+        let counted = async || Scrape::of(gateway.address).await.requests(operation, problem) == 1.0;
         eventually("it is counted", counted).await;
     }
-    let counted = async || Scrape::of(gateway.address).await.requests("facade", "ok") == 2.0;
-    eventually("what was done is counted", counted).await;
+    for operation in ["facade-acquire", "facade-release"] {
+        let counted = async || Scrape::of(gateway.address).await.requests(operation, "ok") == 1.0;
+        eventually("what was done is counted", counted).await;
+    }
 }
 
 /// Copies of its request, which arrive at once.
