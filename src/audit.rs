@@ -71,7 +71,7 @@ pub enum Event {
         /// Or the record.
         #[serde(skip_serializing_if = "Option::is_none")]
         record: Option<String>,
-        /// The status of the answer; absent if the client left before all of it was written.
+        /// The status of the answer; absent if the connection ended before it was written.
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
         /// The name of its problem, where it refuses: other protocols may have the status 200 for that.

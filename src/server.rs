@@ -25,6 +25,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -274,7 +275,7 @@ impl<A: Application> Server<A> {
                 }
             };
             if let Some((stream, subject)) = shaken {
-                let peer = Arc::new(Peer { address, subject, tcp_timeout });
+                let peer = Arc::new(Peer { address, subject, tcp_timeout, is_cut: AtomicBool::new(false) });
                 serve_connection(stream, peer, &protocols, app, &settings, &backpressure, phase).await;
             }
             drop((open, place, permit));

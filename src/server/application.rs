@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicBool;
 
 use axum::Router;
 use axum::extract::Request;
@@ -41,6 +42,8 @@ pub struct Peer {
     pub subject: Option<Subject>,
     /// How long it may leave sent bytes unacknowledged. A request may shorten that.
     pub tcp_timeout: TcpTimeout,
+    /// Whether the server has ended the connection while requests were in flight. Their clients have not left.
+    pub is_cut: AtomicBool,
 }
 
 impl Peer {

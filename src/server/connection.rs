@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Context;
 use std::time::Duration;
 
@@ -46,6 +47,7 @@ const H2_UNREAD: Duration = Duration::from_secs(30);
 /// What ends a connection, apart from its client.
 struct Ends<'a> {
     settings: &'a ServerSettings,
+    peer: &'a Peer,
     phase: watch::Receiver<Phase>,
     /// When the head of the first request must be complete.
     first_request_by: Instant,
@@ -70,6 +72,12 @@ impl Ends<'_> {
         self.first_request_by
     }
 
+    /// Has requests that are in flight say that it was not their client who ended the connection.
+    fn cut<T>(&self) -> Option<T> {
+        self.peer.is_cut.store(true, Ordering::Relaxed);
+        None
+    }
+
     fn no_request_in_time(&self) {
         self.settings.counts.refused.count(ConnectionRefused::NoRequest);
         debug!("no request arrived in time");
@@ -91,6 +99,7 @@ pub(super) async fn serve_connection(
     let unread = backpressure.connection(peer.address.ip());
     let mut service = {
         let (requests, phase, unread) = (Arc::clone(&requests), phase.clone(), Arc::clone(&unread));
+        let peer = Arc::clone(&peer);
         service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
             // It is counted here and not in the future: an HTTP/2 connection leaves that to another task.
@@ -108,7 +117,7 @@ pub(super) async fn serve_connection(
         })
     };
     let first_request_by = Instant::now() + settings.first_request_timeout;
-    let mut ends = Ends { settings, phase, first_request_by, is_closing: false };
+    let mut ends = Ends { settings, peer: &peer, phase, first_request_by, is_closing: false };
     let mut wire = Wire::new(stream, Arc::clone(&requests), unread.clone());
     while let Some(begun) = until_begun(&mut wire, &requests, &mut ends).await {
         let served = protocols.serve(begun, wire, service);
@@ -181,9 +190,9 @@ async fn until_quiet<A: Answers>(
                 }
                 return None;
             }
-            () = unread.cut() => return None,
+            () = unread.cut() => return ends.cut(),
             changed = ends.next_phase() => match changed {
-                None | Some(Phase::Cut) => return None,
+                None | Some(Phase::Cut) => return ends.cut(),
                 Some(Phase::Closing) if requests.version().is_some() => {
                     served.graceful_shutdown();
                     told_to_go = true;
@@ -209,12 +218,12 @@ async fn until_quiet<A: Answers>(
                 }
                 (Some(Version::HTTP_2), _) if Instant::now() >= period_ends && unread.is_stale() => {
                     debug!("a client left its answers unread");
-                    return None;
+                    return ends.cut();
                 }
                 (Some(Version::HTTP_2), Some(quiet)) if quiet >= settings.idle_timeout => {
                     if told_to_go {
                         debug!("a client that was told to go left its answers unread");
-                        return None;
+                        return ends.cut();
                     }
                     served.graceful_shutdown();
                     told_to_go = true;

@@ -2,7 +2,7 @@
 //! address, then headers, then an empty line and a body, where there is one.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -108,7 +108,12 @@ pub fn read(input: &[u8]) -> Option<Request> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let address = Ipv4Addr::from(NUMBER.fetch_add(1, Ordering::Relaxed));
     let (address, tcp_timeout) = (SocketAddr::from((address, 1)), TcpTimeout::default());
-    request.extensions_mut().insert(Arc::new(Peer { address, subject: None, tcp_timeout }));
+    request.extensions_mut().insert(Arc::new(Peer {
+        address,
+        subject: None,
+        tcp_timeout,
+        is_cut: AtomicBool::new(false),
+    }));
     Some(request)
 }
 

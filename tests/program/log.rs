@@ -209,6 +209,25 @@ async fn good_answers_to_probes_are_lines_of_debug_alone_and_all_others_stay() {
     eventually("that is a line", async || lines(&normal, "\"/readyz\"") > 0).await;
 }
 
+/// The store is away for longer than the gateway may take to stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_request_the_gateway_has_cut_is_not_said_to_have_left() {
+    let redis = RedisServer::start().await;
+    let mut gateway = Gateway::on_redis(&redis, &["--store-timeout", "6s", "--drain-timeout", "1s"]).await;
+    let client = Client::new(gateway.address);
+    redis.stand_still().await;
+    let asking = tokio::spawn(client.put("/locks/mine").try_send());
+    // It is under way then.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    gateway.signal("TERM");
+    assert!(asking.await.unwrap().is_err(), "it is answered");
+    gateway.exit_status().await;
+    let log = gateway.log();
+    let said: Vec<_> = log.iter().filter(|line| line.contains("\"key\":\"mine\"")).collect();
+    let is_cut = |line: &&String| line.contains("the gateway ended the connection before the answer");
+    assert!(said.iter().any(is_cut) && !log.iter().any(|line| line.contains("the client left")), "{log:#?}");
+}
+
 /// What turns the text around, what ends a line for some readers, and what has no shape.
 const UNSEEN: &str = "a\u{202e}gpj\u{2066}\u{2028}b\u{200b}\u{feff}\u{34f}\u{2800}\u{fe0f}\u{e0041}é";
 

@@ -27,12 +27,14 @@ pub(crate) enum RequestOutcome {
     StoredLate,
     /// The client had left before it was answered.
     ClientLeft,
+    /// The gateway had ended the connection before.
+    Cut,
     Problem(ProblemType),
 }
 
 impl RequestOutcome {
     /// Their names; those of the problems follow.
-    const SUCCESSES: [&str; 10] = [
+    const SUCCESSES: [&str; 11] = [
         "granted",
         "already-held",
         "ok",
@@ -43,6 +45,7 @@ impl RequestOutcome {
         "stored",
         "stored-late",
         "client-left",
+        "cut",
     ];
 
     pub(crate) fn of(operation: Operation, status: u16, problem: Option<ProblemType>) -> Self {
@@ -86,6 +89,7 @@ impl Label for RequestOutcome {
             Self::Stored => 7,
             Self::StoredLate => 8,
             Self::ClientLeft => 9,
+            Self::Cut => 10,
             Self::Problem(problem) => Self::SUCCESSES.len() + problem as usize,
         }
     }
@@ -139,5 +143,6 @@ mod tests {
             assert_eq!(names[RequestOutcome::Problem(problem).index()], problem.name());
         }
         assert_eq!(names[RequestOutcome::ClientLeft.index()], "client-left");
+        assert_eq!(names[RequestOutcome::Cut.index()], "cut");
     }
 }

@@ -1,5 +1,6 @@
 //! What all requests have in common: an id, the headers of every answer, and one line in the log.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
@@ -32,7 +33,7 @@ const LONGEST_REQUEST_ID: usize = 128;
 const LONGEST_METHOD: usize = 32;
 
 /// Runs before everything else: gives the request an id and begins its line. The line is written when the answer is
-/// handed to the socket, or when the client turns out to have gone.
+/// handed to the socket, or when the connection turns out to have ended.
 ///
 /// The trace that a request names counts only if the request `is_trusted`. A span costs something, so strangers must
 /// not choose how many there are.
@@ -138,18 +139,23 @@ impl LogLine {
         track(response, self)
     }
 
-    /// The request is over: it was answered, or its client had gone.
-    fn write(&mut self, is_delivered: bool, message: &'static str) {
+    /// The request is over: it was answered, or its connection has ended.
+    fn write(&mut self, is_delivered: bool) {
         if std::mem::replace(&mut self.is_written, true) {
             return;
         }
         let (asked, elapsed) = (self.context.asked(), self.started.elapsed());
         let operation = asked.and_then(|asked| asked.operation).unwrap_or(self.operation);
-        let outcome = match self.status {
+        let is_cut = || self.context.peer().is_some_and(|peer| peer.is_cut.load(Ordering::Relaxed));
+        let (outcome, message) = match self.status {
             Some(status) if is_delivered => {
-                self.of_record.unwrap_or_else(|| RequestOutcome::of(operation, status, self.problem))
+                let of_others = || RequestOutcome::of(operation, status, self.problem);
+                (self.of_record.unwrap_or_else(of_others), "answered")
             }
-            _ => RequestOutcome::ClientLeft,
+            _ if is_cut() => {
+                (RequestOutcome::Cut, "the gateway ended the connection before the answer was written")
+            }
+            _ => (RequestOutcome::ClientLeft, "the client left before the answer was written"),
         };
         let is_measure = is_delivered && !asked.is_some_and(|asked| asked.waits);
         request_counts().count(operation, outcome, is_measure.then_some(elapsed));
@@ -248,12 +254,12 @@ impl LogLine {
 
 impl Delivery for LogLine {
     fn delivered(mut self) {
-        self.write(true, "answered");
+        self.write(true);
     }
 }
 
 impl Drop for LogLine {
     fn drop(&mut self) {
-        self.write(false, "the client left before the answer was written");
+        self.write(false);
     }
 }
