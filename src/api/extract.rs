@@ -29,7 +29,7 @@ mod query_string;
 mod result;
 
 pub(super) use once::{BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint};
-pub(super) use parameters::{bad_parameter, pairs_of, refuse_others, shown_number, whole};
+pub(super) use parameters::{bad_parameter, pairs_of, refuse_api_key, refuse_others, shown_number, whole};
 pub(super) use queries::{
     AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery, TerraformQuery,
 };
@@ -174,7 +174,7 @@ fn named_at(path: &str) -> (&'static str, &'static str, &'static str) {
 fn key_in_path(path: &str, segment: &str) -> Result<LockKey, Problem> {
     let bytes = decode(segment)
         .ok_or_else(|| bad_key("two hexadecimal digits must follow each %: write a % itself as %25"))?;
-    let key = LockKey::parse(&bytes).map_err(|error| bad_key(error.to_string()))?;
+    let key = key_of(&bytes)?;
     if key.is_risky_in_path() {
         let (.., query_form) = named_at(path);
         return Err(bad_key(format!(
@@ -205,7 +205,9 @@ fn other_keys(first: &LockKey, pairs: &mut Pairs) -> Result<Vec<LockKey>, Proble
 
 /// Reads a key from these decoded bytes.
 pub(super) fn key_of(bytes: &[u8]) -> Result<LockKey, Problem> {
-    LockKey::parse(bytes).map_err(|error| bad_key(error.to_string()))
+    let key = LockKey::parse(bytes).map_err(|error| bad_key(error.to_string()))?;
+    refuse_api_key(ProblemType::BadKey, "key", key.as_str())?;
+    Ok(key)
 }
 
 fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {

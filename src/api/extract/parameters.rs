@@ -7,6 +7,7 @@ use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::query_string::{Pairs, QueryError};
+use crate::access::ShownKey;
 use crate::api::headers::FENCING_TOKEN;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::Limits;
@@ -82,6 +83,18 @@ fn duration_for(
 
 pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
     Problem::input(ProblemType::BadParameter, name, detail)
+}
+
+/// Refuses a name with an API key in it, which a client has put into the wrong place: logs and lists show names.
+pub(crate) fn refuse_api_key(kind: ProblemType, parameter: &str, name: &str) -> Result<(), Problem> {
+    match ShownKey::is_begun_in(name) {
+        true => Err(Problem::input(
+            kind,
+            parameter,
+            "there is an API key in it, which logs and lists would show: send it as `Authorization: Bearer …`, and make a new one",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The number of its grant that a worker shows in `Fencing-Token`.

@@ -7,7 +7,7 @@
 use sha2::{Digest, Sha256};
 
 use super::steps::in_doubt;
-use crate::api::extract::bad_parameter;
+use crate::api::extract::{bad_parameter, refuse_api_key};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::lock::{Hex, Inspected, Lease, LeaseToken, LockKey, Owner, Released};
@@ -42,6 +42,7 @@ impl NamedOwner<'_> {
 
     /// That a name, which the body calls so, can be shown.
     pub(super) fn check(parameter: &str, name: &str) -> Result<(), Problem> {
+        refuse_api_key(ProblemType::BadParameter, parameter, name)?;
         if (1..=Self::MAX_BYTES).contains(&name.len()) && !name.chars().any(char::is_control) {
             return Ok(());
         }

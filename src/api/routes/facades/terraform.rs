@@ -14,7 +14,9 @@ use super::steps::{AskedLock, Taken, from_json, take};
 use crate::access::Right;
 use crate::api::answers::{self, JSON};
 use crate::api::context::RequestContext;
-use crate::api::extract::{LockCall, TerraformQuery, bad_parameter, context_of, read_small_body};
+use crate::api::extract::{
+    LockCall, TerraformQuery, bad_parameter, context_of, read_small_body, refuse_api_key,
+};
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::routes::locks::break_lock;
@@ -70,7 +72,10 @@ impl LockInfo {
         let rest = format!(" {operation} {ID_MARK}{}", self.id);
         let who = cut(shown(&self.who), Owner::MAX_BYTES - rest.len());
         let owner = Owner::parse(format!("{}{rest}", if who.is_empty() { "-" } else { &who }).as_bytes());
-        owner.ok().flatten().ok_or_else(|| bad_parameter("body", "the lock cannot be described"))
+        let owner =
+            owner.ok().flatten().ok_or_else(|| bad_parameter("body", "the lock cannot be described"))?;
+        refuse_api_key(ProblemType::BadParameter, "body", owner.as_str())?;
+        Ok(owner)
     }
 
     /// What is known of the holder.
