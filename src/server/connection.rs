@@ -186,6 +186,10 @@ async fn until_quiet<A: Answers>(
             biased;
             result = &mut served => {
                 if let Err(error) = result {
+                    // hyper has answered it, and it is a line of no log.
+                    if error.is_parse() {
+                        settings.counts.refused.count(ConnectionRefused::Unreadable);
+                    }
                     debug!(%error, "connection failed");
                 }
                 return None;

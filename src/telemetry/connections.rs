@@ -17,6 +17,8 @@ labels! {
         HandshakeLate = "handshake-late",
         /// No request came in time.
         NoRequest = "no-request",
+        /// What came cannot be read as a request, or its head is too long. Requests before it were answered.
+        Unreadable = "unreadable",
     }
 }
 

@@ -237,6 +237,29 @@ async fn connections_are_counted_from_first_to_last() {
     .await;
 }
 
+/// It has no line in the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_as_a_request_is_counted() {
+    let gateway = Gateway::embedded(&[]).await;
+    let long = format!("GET /locks/k HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n", "x".repeat(40_000));
+    let unreadable = [
+        b"garbage\r\n\r\n".as_slice(),
+        b"GET /locks/\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /locks/k HTTP/3.1\r\nHost: localhost\r\n\r\n",
+        long.as_bytes(),
+    ];
+    for (before, request) in unreadable.into_iter().enumerate() {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        // The gateway may have closed it before all of it was sent.
+        let _ = stream.write_all(request).await;
+        eventually_shows(gateway.address, "it is counted", |scrape| {
+            let counted = scrape.get("fencepost_connections_refused_total{reason=\"unreadable\"}");
+            counted == before as f64 + 1.0
+        })
+        .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn where_keys_are_in_use_one_that_may_list_reads_the_numbers() {
     let mut keys = KeysFile::new();
