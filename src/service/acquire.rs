@@ -109,16 +109,13 @@ impl LockService {
         if request.wait.is_zero() || request.only_confirms() {
             return self.acquire_at_once(attempt, made, request).boxed();
         }
-        let entered = Instant::now();
+        let mut timer = WaitTimer { entered: Instant::now(), ended: WaitEnded::NotGranted };
         let token = request.token_or(made.as_ref());
         let turn = self.acquire_in_turn(attempt, token, request, room).inspect(move |answer| {
-            let ended = match answer {
-                Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. }) => {
-                    WaitEnded::Granted
-                }
-                _ => WaitEnded::NotGranted,
-            };
-            metrics().wait_seconds.observe(ended, entered.elapsed());
+            if let Ok(Acquisition { outcome: Outcome::Granted(..) | Outcome::AlreadyHeld(..), .. }) = answer {
+                timer.ended = WaitEnded::Granted;
+            }
+            drop(timer);
         });
         turn.boxed()
     }
@@ -279,6 +276,18 @@ impl LockService {
             self.watch.tell(&roll_back.key, || Doing::Unclear);
         }
         Ok(was_deleted)
+    }
+}
+
+/// Observes how long a request has waited, also if its client leaves.
+struct WaitTimer {
+    entered: Instant,
+    ended: WaitEnded,
+}
+
+impl Drop for WaitTimer {
+    fn drop(&mut self) {
+        metrics().wait_seconds.observe(self.ended, self.entered.elapsed());
     }
 }
 

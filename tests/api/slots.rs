@@ -139,6 +139,8 @@ async fn a_store_that_cannot_count_says_so_and_is_not_asked() {
     let client = Client::new(gateway.address);
     quorum::is_ready(&client).await;
     client.put("/locks/k?slots=2").send().await.expect_problem(501, "mode-not-available");
+    let is_no_warning = |line: &str| line.contains("mode-not-available") && line.contains("\"INFO\"");
+    gateway.logs("it is logged as a refusal", is_no_warning).await;
     client.put("/locks/k?slots=0").send().await.expect_problem(400, "bad-parameter");
     client.put("/locks/k?slots=1").send().await.expect(201);
 }

@@ -155,6 +155,21 @@ async fn those_who_wait_and_those_who_hold_are_seen(stage: Stage) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_wait_of_a_client_that_left_is_a_wait() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (client, address) = (Client::new(gateway.address), gateway.address);
+    client.put("/locks/a?ttl=1m").send().await.expect(201);
+    let waiting = tokio::spawn(client.put("/locks/a?wait=20s").within(PATIENCE).send());
+    eventually_shows(address, "it waits", |scrape| scrape.get("fencepost_waiters") == 1.0).await;
+    waiting.abort();
+    eventually_shows(address, "its wait is over", |scrape| {
+        scrape.get("fencepost_wait_seconds_count{ended=\"not-granted\"}") == 1.0
+            && scrape.requests("acquire", "client-left") == 1.0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_does_not_answer_shows_with_the_doubt_and_its_end() {
     let stage = Stage::redis_with(&["--store-timeout", "400ms"]).await;
     let (client, address) = (stage.client(), stage.gateway.address);

@@ -177,7 +177,7 @@ impl LogLine {
         let is_good_probe = is_delivered && status == Some(200) && matches!(route, "/healthz" | "/readyz");
         let level = match status {
             _ if is_good_probe => Level::DEBUG,
-            Some(500..) => Level::WARN,
+            Some(500 | 503) => Level::WARN,
             _ => Level::INFO,
         };
         if level > LevelFilter::current() || !self.has_line() {
