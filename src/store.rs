@@ -110,6 +110,8 @@ pub enum Heard {
     Told(Topic, String),
     /// A server is heard that was not heard before, or not for a while.
     Connected,
+    /// A server does not allow any more that [`Topic::Events`] are heard.
+    Deaf,
 }
 
 /// What every store's lines have in common.

@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use super::LockService;
@@ -152,6 +153,8 @@ struct State {
     unlearned: HashMap<Selection, Duration>,
     /// Wake those who look for these while there are watchers: for the locks, and for the prefixes.
     to_learn: Option<(mpsc::Sender<()>, mpsc::Sender<()>)>,
+    /// Who looks at locks, while there are watchers.
+    looking: Option<AbortHandle>,
     /// What others are told, while they watch.
     telling: Option<Telling>,
     senders: Senders,
@@ -290,7 +293,7 @@ impl Watch {
         }
         // This comes before the first wait: the caller may leave, and then these tasks find that there is no watcher.
         *is_on = true;
-        tokio::spawn(self.clone().keep_looking());
+        self.state.lock().looking = Some(tokio::spawn(self.clone().keep_looking()).abort_handle());
         // A list may take long. The look at a lock does not wait for it.
         tokio::spawn(self.clone().keep_learning(keys, |selection| matches!(selection, Selection::Key(_))));
         tokio::spawn(
@@ -316,6 +319,25 @@ impl Watch {
             unlearned.retain(|selection, _| subscribers.follows(selection, now));
             return false;
         }
+        self.turn_off(&mut is_on, &mut state);
+        true
+    }
+
+    /// What other gateways do is not heard any more. No stream is to be silent without a word, so all end, and the next one asks
+    /// whether it may listen.
+    async fn end_streams(&self) {
+        let mut is_on = self.is_on.lock().await;
+        let mut state = self.state.lock();
+        if *is_on {
+            state.subscribers.end_all();
+            self.turn_off(&mut is_on, &mut state);
+        }
+    }
+
+    fn turn_off(&self, is_on: &mut bool, state: &mut State) {
+        if let Some(looking) = state.looking.take() {
+            looking.abort();
+        }
         state.is_local = false;
         state.to_learn = None;
         state.subscribers.wake_by(None);
@@ -327,7 +349,6 @@ impl Watch {
             peers.stop_listening();
         }
         *is_on = false;
-        true
     }
 }
 

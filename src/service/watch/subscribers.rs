@@ -231,6 +231,12 @@ impl Subscribers {
         self.everybody().for_each(|reader| reader.queue.close());
     }
 
+    /// Does so, and forgets all of them. They leave later, so no number is given twice.
+    pub(super) fn end_all(&mut self) {
+        self.close();
+        *self = Self { last_id: self.last_id, ..Self::default() };
+    }
+
     fn interest(&mut self, selection: &Selection) -> Option<&mut Interest> {
         match selection {
             Selection::Key(key) => self.by_key.get_mut(key),

@@ -223,3 +223,23 @@ async fn a_user_who_may_not_use_the_channels_is_told_so() {
     let nowhere = Gateway::start(&["--store", &format!("redis://127.0.0.1:{}", server_port())]).await;
     Client::new(nowhere.address).get("/events?key=k").send().await.expect_problem(503, "store-unavailable");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_end_when_the_channels_are_forbidden_and_may_begin_when_they_are_allowed_again() {
+    let redis = RedisServer::start().await;
+    let _: () =
+        redis.command(&["ACL", "SETUSER", "fp", "on", ">password", "~*", "+@all", "allchannels"]).await;
+    let url = format!("redis://fp:password@127.0.0.1:{}", redis.port());
+    let gateway = Gateway::start(&["--store", &url]).await;
+    let client = Client::new(gateway.address);
+    let mut streams = [Stream::open(&client, "key=k").await, Stream::open(&client, "prefix=").await];
+    let _: () = redis.command(&["ACL", "SETUSER", "fp", "resetchannels"]).await;
+    for stream in &mut streams {
+        stream.rest().await;
+    }
+    client.get("/events?key=k").send().await.expect_problem(503, "store-unavailable");
+    let _: () = redis.command(&["ACL", "SETUSER", "fp", "allchannels"]).await;
+    let mut stream = Stream::open(&client, "key=k").await;
+    take_and_release(&client, "k").await;
+    stream.until("released").await;
+}

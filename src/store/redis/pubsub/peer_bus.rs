@@ -48,11 +48,26 @@ impl PeerChannels {
 
     /// A connection is in use that was not before. What was told on it meanwhile is lost.
     pub(crate) async fn is_up(&self, mut connection: MultiplexedConnection) {
-        if self.listens.load(Ordering::Acquire) {
-            // Where it fails the connection is about to be replaced, or this is forbidden, which was said before.
-            let _ = timeout(self.patience, subscribe(&mut connection, &self.events)).await;
+        let mut heard = Heard::Connected;
+        // Without an answer, the connection is about to be replaced.
+        if self.listens.load(Ordering::Acquire)
+            && let Ok(Err(error)) = timeout(self.patience, self.listen_on(&mut connection)).await
+            && error.code() == Some("NOPERM")
+        {
+            let reason = describe(&error);
+            tracing::warn!(
+                reason,
+                "the gateway cannot learn what other gateways do any more: streams of events end"
+            );
+            heard = Heard::Deaf;
         }
-        let _ = self.heard.send(Heard::Connected);
+        let _ = self.heard.send(heard);
+    }
+
+    async fn listen_on(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+        subscribe(connection, &self.events).await?;
+        // A gateway that may not say that it watches is told nothing. All gateways ignore an empty message.
+        redis::cmd("PUBLISH").arg(&self.watchers).arg("").query_async(connection).await
     }
 
     /// Takes what belongs to the peer bus among what a server tells; whether it was.
@@ -160,18 +175,15 @@ impl PeerBus for Publisher {
         self.peer_channels.listens.store(true, Ordering::Release);
         let (connections, enough) = self.routes.to_listen(deadline).await;
         let (mut heard, mut trouble) = (0, "Redis does not answer".to_owned());
-        let listen = async |mut connection: MultiplexedConnection| -> RedisResult<()> {
-            subscribe(&mut connection, &self.peer_channels.events).await?;
-            // A gateway that may not say that it watches is told nothing. All gateways ignore an empty message.
-            redis::cmd("PUBLISH").arg(&self.peer_channels.watchers).arg("").query_async(&mut connection).await
-        };
         for connection in connections {
             match connection {
-                Ok(connection) => match timeout_at(deadline, listen(connection)).await {
-                    Ok(Ok(())) => heard += 1,
-                    Ok(Err(error)) => trouble = describe(&error),
-                    Err(_) => {}
-                },
+                Ok(mut connection) => {
+                    match timeout_at(deadline, self.peer_channels.listen_on(&mut connection)).await {
+                        Ok(Ok(())) => heard += 1,
+                        Ok(Err(error)) => trouble = describe(&error),
+                        Err(_) => {}
+                    }
+                }
                 Err(error) => trouble = error.to_string(),
             }
         }
