@@ -171,7 +171,7 @@ impl View {
             }
             Doing::Unclear => {
                 // No client is granted a lock beside the one that is known to hold it alone.
-                known.is_unclear |= known.phase != Phase::Held;
+                known.is_unclear |= known.phase != Phase::Held || known.fence.is_none();
                 known.line_settles_at.get_or_insert(now + LINE_SETTLES);
                 vec![News::Resync]
             }
@@ -196,12 +196,15 @@ impl View {
             let shared = lease.filter(|_| held.is_some());
             match lease.filter(|_| held.is_none()) {
                 // Who has released it is about to say so, unless its time is over.
-                None => {
-                    if let (Some(expired), Some(fence)) = (known.expired(now), known.fence) {
+                None => match (known.fence, known.expired(now)) {
+                    // Several held it, and nothing is told of their grants.
+                    (None, _) => (known.phase, known.ends_at) = (Phase::Over, now + REMEMBERED),
+                    (Some(fence), Some(expired)) => {
                         known.end(fence, 0, now);
                         news.push(expired);
                     }
-                }
+                    (Some(_), None) => {}
+                },
                 Some(lease) if Some(lease.fencing_token) < known.fence => {}
                 Some(lease) if Some(lease.fencing_token) == known.fence => {
                     let left = Duration::from_millis(lease.left_ms);

@@ -135,6 +135,30 @@ fn a_release_that_was_told_before_others_were_known_to_hold_the_lock_by_slots_is
 }
 
 #[test]
+fn a_lock_that_was_held_by_slots_is_forgotten_once_it_is_free() {
+    let slot = Slot { number: 1, slots: Slots::parse(b"2").unwrap() };
+    let mut view = View::default();
+    view.learn(&key(), &Lease { slot: Some(slot), ..lease(1) }, 0, NOW);
+    let end = NOW + TTL + AFTER_END;
+    assert_eq!(view.take_due(end, |_| true), Some(key()));
+    assert_eq!(view.see(&key(), &FREE, end), [News::Resync], "it was shared");
+    assert_eq!(view.next_look(), Some(end + REMEMBERED), "there is nothing to look for any more");
+    assert_eq!(view.take_due(end + REMEMBERED, |_| true), None);
+    assert!(view.locks.is_empty() && view.timers.is_empty());
+}
+
+#[test]
+fn a_release_after_an_unclear_step_is_looked_at_also_where_several_held_the_lock_before() {
+    let slot = Slot { number: 1, slots: Slots::parse(b"2").unwrap() };
+    let mut view = View::default();
+    view.learn(&key(), &Lease { slot: Some(slot), ..lease(1) }, 0, NOW);
+    assert_eq!(view.note(&key(), &Doing::Unclear, NOW), [News::Resync]);
+    // A look that was sent before.
+    assert_eq!(view.see(&key(), &FREE, NOW), [News::Resync]);
+    assert_eq!(view.note(&key(), &released(2), NOW), [News::Resync], "others may hold it");
+}
+
+#[test]
 fn a_lock_that_nobody_wants_to_know_of_is_not_looked_at() {
     let mut view = View::default();
     view.note(&key(), &granted(1), NOW);
