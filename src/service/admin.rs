@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
+use super::time::count_down;
 use super::{Doing, LockService, Turn};
+use crate::clock::boottime;
 use crate::lock::{Broken, Ended, FencingToken, Inspected, Lease, LockKey, Page};
 use crate::store::{Break, Inspect, List, StoreError};
 
@@ -32,7 +34,10 @@ impl LockService {
     /// Lists some of the locks that are held and within reach.
     pub async fn list(&self, _turn: &Turn, list: List) -> Result<Page, StoreError> {
         // From here on: a step that is begun late is not answered in time, and takes the connection with it.
-        Ok(self.settle_call(self.deadline(), list).await.map_err(nothing_done)?.answer)
+        let sent_at = boottime();
+        let mut page = self.settle_call(self.deadline(), list).await.map_err(nothing_done)?.answer;
+        page.locks.iter_mut().for_each(|listed| count_down(&mut listed.lease, sent_at));
+        Ok(page)
     }
 
     /// Breaks a lock of any holder; with a `number`, only if the grant of that number holds it.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::acquire::{before_another_try, not_granted};
 use super::admin::nothing_done;
-use super::time::{lease_left, renewed_too_late, seen_too_late};
+use super::time::{count_down, lease_left, renewed_too_late, seen_too_late};
 use super::{GrantGuard, LockService, Settled, Turn};
 use crate::clock::boottime;
 use crate::lock::{Attempt, FencingToken, LeaseToken, LockKey, Note, TokenHash, Ttl};
@@ -371,6 +371,12 @@ impl LockService {
 
     /// Lists some of the records, in the turn of somebody who lists.
     pub async fn list_records(&self, _: &Turn, list: ListRecords) -> Result<RecordPage, StoreError> {
-        Ok(self.settle_call(self.deadline(), list).await.map_err(nothing_done)?.answer)
+        let sent_at = boottime();
+        let mut page = self.settle_call(self.deadline(), list).await.map_err(nothing_done)?.answer;
+        let views = page.records.iter_mut().map(|(_, view)| view);
+        views
+            .filter(|view| view.state == WorkState::Working)
+            .for_each(|view| count_down(&mut view.place.lease, sent_at));
+        Ok(page)
     }
 }

@@ -43,13 +43,18 @@ pub(super) fn seen_too_late() -> StoreError {
     StoreError::Unknown("the lease was over before the store's answer on it came".into())
 }
 
+/// Leaves of a lease that is told of among others what is left now: at least a millisecond, as it may have been renewed meanwhile.
+pub(super) fn count_down(lease: &mut Lease, sent_at: Duration) {
+    lease.left_ms = lease_left(lease.clone(), sent_at).map_or(1, |left| left.left_ms);
+}
+
 /// What a look has seen, with what is left of each lease now; an error where the lock is to be looked at again. Those who hold a lock
 /// beside others are told of as they were counted: at least a millisecond is left of each.
 pub(super) fn seen_by_now(seen: Inspected, sent_at: Duration) -> Result<Inspected, StoreError> {
     let Inspected::Held { lease, yours, mut sharing, waiters } = seen else { return Ok(seen) };
     let lease = lease_left(lease, sent_at).ok_or_else(seen_too_late)?;
     for holder in sharing.iter_mut().flat_map(|sharing| &mut sharing.holders) {
-        holder.left_ms = lease_left(holder.clone(), sent_at).map_or(1, |left| left.left_ms);
+        count_down(holder, sent_at);
     }
     Ok(Inspected::Held { lease, yours, sharing, waiters })
 }

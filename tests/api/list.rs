@@ -1,12 +1,15 @@
 //! The list of all locks, through real gateways: what it says, page by page, and what it asks of Redis.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
+use kit::proxy::{Fate, Framing, gate_after};
 use kit::{
-    Answer, Client, Gateway, KeysFile, RedisCluster, RedisServer, Stage, cluster, eventually, fresh_token,
-    on_each_store, quorum,
+    Answer, Client, Gateway, KeysFile, Proxy, RedisCluster, RedisServer, Stage, cluster, eventually,
+    fresh_token, on_each_store, quorum,
 };
 
 on_each_store!(
@@ -133,6 +136,30 @@ async fn what_makes_no_sense_is_refused(stage: Stage) {
     client.put("/locks/k").send().await.expect(201);
     let page = get(&client, "?cursor=0123456789abcdef.0.17").await.expect(200).json();
     assert_eq!(page["locks"][0]["key"], "k");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_the_store_answers_late_says_what_is_left_by_then() {
+    const TTL_MS: u128 = 60_000;
+    const LATE: Duration = Duration::from_millis(700);
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let gateway = Gateway::start(&["--store", &proxy.redis_url(), "--store-timeout", "10s"]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/late-lock?ttl=1m").send().await.expect(201);
+    client.put("/once?key=late-work&ttl=1m").token(&fresh_token()).send().await.expect(201);
+    let begun = Instant::now();
+    proxy.set_policy(|message| match message.windows(5).any(|word| word == b"late-") {
+        true => Fate::Hold { message: gate_after(Duration::ZERO), answer: gate_after(LATE) },
+        false => Fate::Pass,
+    });
+    for (address, of) in [("/locks?prefix=late-", "/locks/0"), ("/records?prefix=late-", "/records/0")] {
+        let list = client.get(address).send().await.expect(200).json();
+        let left = list.pointer(of).and_then(|of| of["expires_in_ms"].as_u64());
+        let left = left.unwrap_or_else(|| panic!("{list}"));
+        let (told, most) = (u128::from(left) + begun.elapsed().as_millis(), TTL_MS + LATE.as_millis() / 2);
+        assert!(told <= most, "{told} of {most}: {list}");
+    }
 }
 
 /// What a server was asked since its log was made empty: each command with its words, and how long it took, in µs.
