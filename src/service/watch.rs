@@ -235,6 +235,7 @@ impl Watch {
         if state.is_local {
             let told = state.memory.note(None, News::Resync);
             state.subscribers.tell(&told);
+            state.view.doubt();
             for selection in state.subscribers.selections() {
                 state.learn(selection, told.at);
             }
@@ -357,6 +358,8 @@ impl State {
     fn enter(&mut self, wanted: &Wanted, queue: &Arc<Queue>, now: Duration) -> u64 {
         let is_new = |selection: &&Selection| !self.subscribers.follows(selection, now);
         let new: Vec<_> = wanted.selections.iter().filter(is_new).cloned().collect();
+        let Self { view, subscribers, .. } = self;
+        new.iter().for_each(|selection| view.forget(selection, |key| subscribers.wants(key)));
         let id = self.subscribers.enter(wanted, queue);
         new.into_iter().for_each(|selection| self.learn(selection, now));
         id
@@ -372,16 +375,6 @@ impl State {
         for news in news {
             let told = self.memory.note(Some(key.clone()), news);
             self.subscribers.tell(&told);
-        }
-    }
-
-    /// Has what is held among these be followed, too. Those who watch them rely on it since then.
-    fn learn(&mut self, selection: Selection, since: Duration) {
-        if let Some((keys, prefixes)) = &self.to_learn {
-            let looker = if matches!(selection, Selection::Key(_)) { keys } else { prefixes };
-            self.unlearned.entry(selection).or_insert(since);
-            // One that was woken, and has not begun, finds this one, too.
-            let _ = looker.try_send(());
         }
     }
 }

@@ -134,8 +134,10 @@ impl Watch {
         match selection {
             Selection::Key(key) => {
                 let asked_at = boottime();
-                if let Inspected::Held { lease, waiters, .. } = self.inspect(key).await? {
-                    self.learn_of(key, &lease, waiters, asked_at);
+                match self.inspect(key).await? {
+                    Inspected::Held { lease, waiters, .. } => self.learn_of(key, &lease, waiters, asked_at),
+                    // It says who waits, which those who look at a free lock are not told.
+                    free => self.see(key, &free, asked_at),
                 }
             }
             Selection::Prefix(prefix) => {
@@ -168,10 +170,14 @@ impl Watch {
         let asked_at = boottime();
         // One that fails is repeated.
         let Ok(seen) = self.inspect(key).await else { return };
+        self.see(key, &seen, asked_at);
+    }
+
+    fn see(&self, key: &LockKey, seen: &Inspected, asked_at: Duration) {
         let mut state = self.state.lock();
         if state.is_local {
             let before = state.next_step();
-            let news = state.view.see(key, &seen, asked_at);
+            let news = state.view.see(key, seen, asked_at);
             state.publish(key, news);
             self.look_sooner(&state, before);
         }
@@ -183,5 +189,17 @@ impl Watch {
 
     fn deadline(&self) -> Instant {
         Instant::now() + self.store_timeout / 2
+    }
+}
+
+impl State {
+    /// Has what is held among these be followed, too. Those who watch them rely on it since then.
+    pub(super) fn learn(&mut self, selection: Selection, since: Duration) {
+        if let Some((keys, prefixes)) = &self.to_learn {
+            let looker = if matches!(selection, Selection::Key(_)) { keys } else { prefixes };
+            self.unlearned.entry(selection).or_insert(since);
+            // One that was woken, and has not begun, finds this one, too.
+            let _ = looker.try_send(());
+        }
     }
 }

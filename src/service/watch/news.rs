@@ -22,6 +22,16 @@ pub(in super::super) enum Doing {
 }
 
 impl Doing {
+    /// The number of the grant that it was done to.
+    pub(super) fn fence(&self) -> Option<FencingToken> {
+        match self {
+            Self::Granted(lease) | Self::Renewed(lease) => Some(lease.fencing_token),
+            Self::Released(ended) => Some(ended.fencing_token),
+            Self::Broken(number) => Some(*number),
+            Self::Line | Self::Unclear => None,
+        }
+    }
+
     /// Whether it was done to one of several grants that share a lock, as far as it says so.
     pub(super) fn is_of_several(&self) -> bool {
         matches!(self, Self::Granted(lease) | Self::Renewed(lease) if lease.slot.is_some())

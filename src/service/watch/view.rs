@@ -5,22 +5,18 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::{Doing, News};
-use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey};
+use self::known::{AFTER_END, Known, Phase, REMEMBERED};
+use super::{Doing, News, Selection};
+use crate::lock::{Ended, Inspected, Lease, LockKey};
+
+mod known;
 
 /// The most locks that are followed. If that many are held, the ends of others are not told.
 const MOST_FOLLOWED: usize = 100_000;
-/// How long it is remembered that a grant is over, since news of it may still be on their way.
-const REMEMBERED: Duration = Duration::from_secs(60);
-/// A lease is told a little shorter than it is.
-const AFTER_END: Duration = Duration::from_millis(5);
 /// The pause before a look that failed, or that came too early, is repeated.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A line is looked at so long after it has changed, since many come and go at once.
 const LINE_SETTLES: Duration = Duration::from_millis(100);
-/// A line with waiters is looked at again after this time: nothing tells that a ticket has ended, or who waits at a gateway that
-/// was killed.
-const LINE_LASTS: Duration = Duration::from_secs(10);
 /// A lease that is longer than was known by more than this was renewed.
 const RENEWED_BY: Duration = Duration::from_millis(250);
 
@@ -36,99 +32,10 @@ pub(super) struct View {
     is_overfull: bool,
 }
 
-/// What is known of one lock.
-struct Known {
-    /// The number of the last grant, where one is known.
-    fence: Option<FencingToken>,
-    phase: Phase,
-    /// When the lease is over; of one that is over, when that may be forgotten.
-    ends_at: Duration,
-    /// Of a lock that is shared: how many hold it, and the number of the grant that ends first. Nothing is told of single grants.
-    shared: Option<(u64, FencingToken)>,
-    /// Whether something happened that may have been a grant beside others. The next look tells.
-    is_unclear: bool,
-    /// Whether this grant was told of, and not only seen.
-    is_told: bool,
-    /// How many wait, as was told last.
-    waiters: u64,
-    line_settles_at: Option<Duration>,
-    /// When the line is looked at again although nothing was heard of it, while clients wait.
-    line_lasts_until: Option<Duration>,
-    /// When somebody looks at it next, unless its last grant is over.
-    looks_at: Option<Duration>,
-    /// Whether it stands among those that are over.
-    is_listed: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Held,
-    /// Released, and kept without a holder until the end of its `min_hold`.
-    Kept,
-    Over,
-}
-
-impl Known {
-    fn new(now: Duration) -> Self {
-        Self {
-            fence: None,
-            phase: Phase::Over,
-            ends_at: now + REMEMBERED,
-            shared: None,
-            is_unclear: false,
-            is_told: false,
-            waiters: 0,
-            line_settles_at: None,
-            line_lasts_until: None,
-            looks_at: None,
-            is_listed: false,
-        }
-    }
-
-    fn is_taken(&self) -> bool {
-        self.phase != Phase::Over
-    }
-
-    /// Whether this grant is known to hold it, and alone.
-    fn is_held_by(&self, number: FencingToken) -> bool {
-        self.phase == Phase::Held && self.fence == Some(number)
-    }
-
-    /// The grant that ended by itself, if that is so.
-    fn expired(&self, now: Duration) -> Option<News> {
-        let fence = self.fence.filter(|_| self.is_taken() && self.ends_at <= now + AFTER_END)?;
-        Some(News::Expired(fence))
-    }
-
-    fn hold(&mut self, lease: &Lease, now: Duration) {
-        self.fence = Some(lease.fencing_token);
-        self.phase = if lease.is_released { Phase::Kept } else { Phase::Held };
-        self.ends_at = now + Duration::from_millis(lease.left_ms);
-    }
-
-    /// Several hold it, the first of them until the end of this lease.
-    fn share(&mut self, held: u64, first: &Lease, now: Duration) {
-        self.hold(first, now);
-        (self.fence, self.shared) = (None, Some((held, first.fencing_token)));
-    }
-
-    fn see_line(&mut self, waiters: u64, now: Duration) {
-        self.waiters = waiters;
-        self.line_lasts_until = (waiters > 0).then_some(now + LINE_LASTS);
-    }
-
-    fn end(&mut self, fence: FencingToken, kept_ms: u64, now: Duration) {
-        self.fence = Some(fence);
-        (self.phase, self.ends_at) = match kept_ms {
-            0 => (Phase::Over, now + REMEMBERED),
-            _ => (Phase::Kept, now + Duration::from_millis(kept_ms)),
-        };
-    }
-}
-
 impl View {
     /// What is to be told of what somebody did: nothing, where it comes late or twice.
     pub(super) fn note(&mut self, key: &LockKey, doing: &Doing, now: Duration) -> Vec<News> {
+        let fence = doing.fence();
         self.change(key, now, |known| match doing {
             // Others may hold it still.
             Doing::Released(Ended { fencing_token: number, .. }) | Doing::Broken(number)
@@ -137,11 +44,18 @@ impl View {
                 known.line_settles_at.get_or_insert(now + LINE_SETTLES);
                 vec![News::Resync]
             }
+            _ if fence.is_some() && fence < known.fence => {
+                if !known.is_doubtful {
+                    return Vec::new();
+                }
+                // The store may have lost the later grant. The next look tells.
+                known.line_settles_at.get_or_insert(now + LINE_SETTLES);
+                vec![News::Resync]
+            }
             Doing::Granted(lease) | Doing::Renewed(lease) => {
-                let fence = Some(lease.fencing_token);
                 let is_grant = matches!(doing, Doing::Granted(_));
                 let is_over = known.phase != Phase::Held || is_grant && known.is_told;
-                if fence < known.fence || fence == known.fence && is_over {
+                if fence == known.fence && is_over {
                     return Vec::new();
                 }
                 let expired = known.expired(now).filter(|_| fence != known.fence);
@@ -151,15 +65,14 @@ impl View {
                 expired.into_iter().chain([news(lease.clone())]).collect()
             }
             Doing::Released(ended) => {
-                let fence = Some(ended.fencing_token);
-                if fence < known.fence || fence == known.fence && known.phase != Phase::Held {
+                if fence == known.fence && known.phase != Phase::Held {
                     return Vec::new();
                 }
                 known.end(ended.fencing_token, ended.kept_ms, now);
                 vec![News::Released(*ended)]
             }
             Doing::Broken(number) => {
-                if Some(*number) < known.fence || Some(*number) == known.fence && !known.is_taken() {
+                if fence == known.fence && !known.is_taken() {
                     return Vec::new();
                 }
                 known.end(*number, 0, now);
@@ -181,14 +94,11 @@ impl View {
     /// What is to be told of what a look has found.
     pub(super) fn see(&mut self, key: &LockKey, seen: &Inspected, now: Duration) -> Vec<News> {
         self.change(key, now, |known| {
-            let (lease, waiters) = match seen {
-                Inspected::Free { waiters } => (None, *waiters),
-                Inspected::Held { lease, waiters, .. } => (Some(lease), *waiters),
+            let (lease, sharing, waiters) = match seen {
+                Inspected::Free { waiters } => (None, None, *waiters),
+                Inspected::Held { lease, sharing, waiters, .. } => (Some(lease), sharing.as_ref(), *waiters),
             };
-            let held = match seen {
-                Inspected::Held { sharing: Some(sharing), .. } => Some(sharing.held),
-                _ => None,
-            };
+            let held = sharing.map(|sharing| sharing.held);
             // A look that was sent before something happened does not tell of it.
             known.is_unclear &= known.line_settles_at.is_some();
             let mut news = Vec::new();
@@ -203,10 +113,20 @@ impl View {
                         known.end(fence, 0, now);
                         news.push(expired);
                     }
+                    // Readers have looked since.
+                    (Some(fence), None) if known.is_past_end(now) => known.end(fence, 0, now),
+                    (Some(fence), None) if known.is_taken() => {
+                        let since = *known.is_free_since.get_or_insert(now);
+                        if now >= since + LOOK_AGAIN {
+                            known.end(fence, 0, now);
+                            news.push(News::Resync);
+                        }
+                    }
                     (Some(_), None) => {}
                 },
-                Some(lease) if Some(lease.fencing_token) < known.fence => {}
+                Some(lease) if known.is_late(lease.fencing_token) => {}
                 Some(lease) if Some(lease.fencing_token) == known.fence => {
+                    (known.is_doubtful, known.is_free_since) = (false, None);
                     let left = Duration::from_millis(lease.left_ms);
                     match known.phase {
                         // The look is older than the news of its end.
@@ -254,13 +174,35 @@ impl View {
                 // The end of one of its grants may have been told as that of the lock.
                 news.extend(known.fence.is_some().then_some(News::Resync));
                 known.share(0, lease, now);
-            } else if Some(lease.fencing_token) > known.fence {
+            } else if Some(lease.fencing_token) == known.fence {
+                known.is_doubtful = false;
+            } else if !known.is_late(lease.fencing_token) {
                 known.hold(lease, now);
                 known.is_told = false;
             }
             known.see_line(waiters, now);
             news
         })
+    }
+
+    /// Forgets these locks, of which nothing was heard since they were followed last.
+    pub(super) fn forget(&mut self, selection: &Selection, is_wanted: impl Fn(&LockKey) -> bool) {
+        let keys: Vec<_> = match selection {
+            Selection::Key(key) => vec![key.clone()],
+            Selection::Prefix(prefix) => {
+                self.locks.keys().filter(|key| key.as_str().starts_with(prefix)).cloned().collect()
+            }
+        };
+        for key in keys.into_iter().filter(|key| !is_wanted(key)) {
+            if let Some(Known { looks_at: Some(at), .. }) = self.locks.remove(&key) {
+                self.timers.remove(&(at, key));
+            }
+        }
+    }
+
+    /// Something may have been missed of all locks, and readers look for themselves.
+    pub(super) fn doubt(&mut self) {
+        self.locks.values_mut().for_each(|known| known.is_doubtful = true);
     }
 
     /// When the next look is due.
@@ -339,7 +281,8 @@ impl View {
         let known = self.locks.entry(key.clone()).or_insert_with(|| Known::new(now));
         let news = change(known);
         let end = known.is_taken().then_some(known.ends_at + AFTER_END);
-        let line = [known.line_settles_at, known.line_lasts_until].into_iter().flatten();
+        let free = known.is_free_since.map(|since| since + LOOK_AGAIN);
+        let line = [known.line_settles_at, known.line_lasts_until, free].into_iter().flatten();
         if let Some(at) = line.chain(end).min() {
             // A look that is under way has set its own.
             self.set_timer(key, if at <= now { now + LOOK_AGAIN } else { at });

@@ -91,3 +91,14 @@ async fn that_a_ticket_has_ended_is_told_though_nobody_does_anything() {
     assert_eq!(stream.until("waiting").await.data["waiters"], 1);
     assert_eq!(stream.until("waiting").await.data["waiters"], 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_a_free_lock_begins_with_how_many_tickets_it_has() {
+    let gateway = Gateway::start(&["--store", "memory:", "--ticket-ttl", "5m"]).await;
+    let client = Client::new(gateway.address);
+    let grant = client.put("/locks/k?ttl=5m").send().await.expect(201);
+    client.put("/locks/k?ttl=1m&wait=500ms").token(&fresh_token()).send().await.expect(423);
+    client.delete("/locks/k").token(&grant.token()).send().await.expect(204);
+    let mut stream = Stream::open(&client, "key=k").await;
+    assert_eq!(stream.until("waiting").await.data["waiters"], 1);
+}

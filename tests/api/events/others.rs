@@ -146,6 +146,28 @@ async fn what_happens_while_a_gateway_is_cut_off_is_not_missed() {
     stream.until("renewed").await;
 }
 
+/// The same, and the reader was told to look: the end of the lease is no event any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_was_missed_is_not_told_as_the_end_of_the_lease() {
+    const TTL: Duration = Duration::from_secs(4);
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let here = Gateway::start(&["--store", &proxy.redis_url()]).await;
+    let there = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(there.address);
+    let mut stream = Stream::open(&Client::new(here.address), "key=k").await;
+    let grant = client.put(&format!("/locks/k?ttl={}s", TTL.as_secs())).send().await.expect(201);
+    stream.until("granted").await;
+    proxy.set_closed_to_new(true);
+    proxy.sever();
+    client.delete("/locks/k").token(&grant.token()).send().await.expect(204);
+    proxy.set_closed_to_new(false);
+    all_is_looked_at(&mut stream).await;
+    tokio::time::sleep(TTL + SOON).await;
+    client.put("/locks/k?ttl=20s").send().await.expect(201);
+    stream.next_news().await.is("granted");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn watching_goes_on_when_sentinel_promotes_another_server() {
     let setup = SentinelSetup::start().await;

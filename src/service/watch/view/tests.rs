@@ -1,7 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
+use super::known::LINE_LASTS;
 use super::*;
-use crate::lock::{Slot, Slots};
+use crate::lock::{FencingToken, Slot, Slots};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const TTL: Duration = Duration::from_secs(10);
@@ -156,6 +157,66 @@ fn a_release_after_an_unclear_step_is_looked_at_also_where_several_held_the_lock
     // A look that was sent before.
     assert_eq!(view.see(&key(), &FREE, NOW), [News::Resync]);
     assert_eq!(view.note(&key(), &released(2), NOW), [News::Resync], "others may hold it");
+}
+
+#[test]
+fn numbers_that_have_fallen_are_told_once_the_store_may_have_lost_the_later_ones() {
+    let before = || {
+        let mut view = View::default();
+        view.note(&key(), &granted(2), NOW);
+        assert_eq!(view.note(&key(), &released(1), NOW), [], "it is late");
+        view.doubt();
+        assert_eq!(view.note(&key(), &released(1), NOW), [News::Resync], "readers may have seen it held");
+        view
+    };
+    let renewed = Doing::Renewed(lease(1));
+    let mut view = before();
+    view.learn(&key(), &lease(1), 0, NOW);
+    assert_eq!(view.note(&key(), &renewed, NOW), [News::Renewed(lease(1))]);
+    assert_eq!(view.note(&key(), &released(1), NOW), [News::Released(ended(1))]);
+    let mut view = before();
+    assert_eq!(view.see(&key(), &held(1), NOW), [], "readers were told to look");
+    assert_eq!(view.note(&key(), &released(1), NOW), [News::Released(ended(1))]);
+}
+
+#[test]
+fn the_end_of_a_lease_that_may_have_ended_unheard_is_told_only_if_it_was_found_since() {
+    let end = NOW + TTL + AFTER_END;
+    let mut view = View::default();
+    view.note(&key(), &granted(1), NOW);
+    view.doubt();
+    assert_eq!(view.see(&key(), &FREE, end), [], "it may have been released long before");
+    assert_eq!(view.note(&key(), &released(1), end), []);
+    let mut view = View::default();
+    view.note(&key(), &granted(1), NOW);
+    view.doubt();
+    view.learn(&key(), &lease(1), 0, NOW);
+    assert_eq!(view.see(&key(), &FREE, end), [News::Expired(number(1))]);
+}
+
+#[test]
+fn readers_look_at_a_lock_that_two_looks_find_free_before_its_end() {
+    let mut view = View::default();
+    view.note(&key(), &granted(1), NOW);
+    assert_eq!(view.see(&key(), &FREE, NOW), []);
+    let next = NOW + LOOK_AGAIN;
+    assert_eq!(view.take_due(next, |_| true), Some(key()));
+    assert_eq!(view.see(&key(), &FREE, next), [News::Resync]);
+    assert_eq!(view.note(&key(), &released(1), next), [], "it is late");
+    assert_eq!(view.take_due(NOW + TTL + AFTER_END, |_| true), None, "its end is not told as another one");
+}
+
+#[test]
+fn what_is_followed_anew_is_forgotten_first_unless_others_follow_it() {
+    let mut view = View::default();
+    view.note(&key(), &granted(1), NOW);
+    for selection in [Selection::Prefix("k".to_owned()), Selection::Key(key())] {
+        view.forget(&selection, |_| true);
+    }
+    view.forget(&Selection::Prefix("other".to_owned()), |_| false);
+    assert_eq!(view.locks.len(), 1);
+    view.forget(&Selection::Prefix("k".to_owned()), |_| false);
+    assert!(view.locks.is_empty() && view.timers.is_empty());
 }
 
 #[test]

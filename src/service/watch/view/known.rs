@@ -1,0 +1,120 @@
+//! What is known of one lock while there are watchers.
+
+use std::time::Duration;
+
+use super::super::News;
+use crate::lock::{FencingToken, Lease};
+
+/// How long it is remembered that a grant is over, since news of it may still be on their way.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
+/// A lease is told a little shorter than it is.
+pub(super) const AFTER_END: Duration = Duration::from_millis(5);
+/// A line with waiters is looked at again after this time: nothing tells that a ticket has ended, or who waits at a gateway that
+/// was killed.
+pub(super) const LINE_LASTS: Duration = Duration::from_secs(10);
+
+/// What is known of one lock.
+pub(super) struct Known {
+    /// The number of the last grant, where one is known.
+    pub(super) fence: Option<FencingToken>,
+    pub(super) phase: Phase,
+    /// When the lease is over; of one that is over, when that may be forgotten.
+    pub(super) ends_at: Duration,
+    /// Of a lock that is shared: how many hold it, and the number of the grant that ends first. Nothing is told of single grants.
+    pub(super) shared: Option<(u64, FencingToken)>,
+    /// Whether something happened that may have been a grant beside others. The next look tells.
+    pub(super) is_unclear: bool,
+    /// Whether something may have been missed since this was known: it may be over, and the store may have lost it.
+    pub(super) is_doubtful: bool,
+    /// Since when looks find no holder, although nothing was heard of the end of the lease.
+    pub(super) is_free_since: Option<Duration>,
+    /// Whether this grant was told of, and not only seen.
+    pub(super) is_told: bool,
+    /// How many wait, as was told last.
+    pub(super) waiters: u64,
+    pub(super) line_settles_at: Option<Duration>,
+    /// When the line is looked at again although nothing was heard of it, while clients wait.
+    pub(super) line_lasts_until: Option<Duration>,
+    /// When somebody looks at it next, unless its last grant is over.
+    pub(super) looks_at: Option<Duration>,
+    /// Whether it stands among those that are over.
+    pub(super) is_listed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Held,
+    /// Released, and kept without a holder until the end of its `min_hold`.
+    Kept,
+    Over,
+}
+
+impl Known {
+    pub(super) fn new(now: Duration) -> Self {
+        Self {
+            fence: None,
+            phase: Phase::Over,
+            ends_at: now + REMEMBERED,
+            shared: None,
+            is_unclear: false,
+            is_doubtful: false,
+            is_free_since: None,
+            is_told: false,
+            waiters: 0,
+            line_settles_at: None,
+            line_lasts_until: None,
+            looks_at: None,
+            is_listed: false,
+        }
+    }
+
+    pub(super) fn is_taken(&self) -> bool {
+        self.phase != Phase::Over
+    }
+
+    /// Whether this grant is known to hold it, and alone.
+    pub(super) fn is_held_by(&self, number: FencingToken) -> bool {
+        self.phase == Phase::Held && self.fence == Some(number)
+    }
+
+    pub(super) fn is_past_end(&self, now: Duration) -> bool {
+        self.is_taken() && self.ends_at <= now + AFTER_END
+    }
+
+    /// The grant that ended by itself, if that is so. One in doubt may have been released long before.
+    pub(super) fn expired(&self, now: Duration) -> Option<News> {
+        let fence = self.fence.filter(|_| self.is_past_end(now) && !self.is_doubtful)?;
+        Some(News::Expired(fence))
+    }
+
+    /// Whether a lease of this number is older than what is known, and the store has lost nothing since.
+    pub(super) fn is_late(&self, fence: FencingToken) -> bool {
+        Some(fence) < self.fence && !self.is_doubtful
+    }
+
+    pub(super) fn hold(&mut self, lease: &Lease, now: Duration) {
+        self.fence = Some(lease.fencing_token);
+        self.phase = if lease.is_released { Phase::Kept } else { Phase::Held };
+        self.ends_at = now + Duration::from_millis(lease.left_ms);
+        (self.is_doubtful, self.is_free_since) = (false, None);
+    }
+
+    /// Several hold it, the first of them until the end of this lease.
+    pub(super) fn share(&mut self, held: u64, first: &Lease, now: Duration) {
+        self.hold(first, now);
+        (self.fence, self.shared) = (None, Some((held, first.fencing_token)));
+    }
+
+    pub(super) fn see_line(&mut self, waiters: u64, now: Duration) {
+        self.waiters = waiters;
+        self.line_lasts_until = (waiters > 0).then_some(now + LINE_LASTS);
+    }
+
+    pub(super) fn end(&mut self, fence: FencingToken, kept_ms: u64, now: Duration) {
+        (self.fence, self.is_free_since) = (Some(fence), None);
+        (self.phase, self.ends_at) = match kept_ms {
+            0 => (Phase::Over, now + REMEMBERED),
+            _ => (Phase::Kept, now + Duration::from_millis(kept_ms)),
+        };
+    }
+}
