@@ -24,6 +24,7 @@ export async function locks(url) {
   await itIsBrokenByClick(ui, curl);
   await itIsBrokenByKeyboard(ui, curl);
   await itBreaksNoOther(ui, curl);
+  await itAnswersNoOtherQuestion(ui, curl);
   await itShowsWhatEnds(ui, curl);
   await ui.shot('ui');
 
@@ -155,6 +156,37 @@ async function itBreaksNoOther(ui, curl) {
   await ui.page.unroute('**/lock?*force=true*');
   await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
   assert((await curl.look('contested')).json.owner === 'third', 'the third holds it');
+}
+
+/** The answer comes when the question is about another lock by then. */
+async function itAnswersNoOtherQuestion(ui, curl) {
+  const first = await curl.take('asked/first', 'ttl=5m');
+  const next = await curl.take('asked/next', 'ttl=5m');
+  await ui.shows('asked/next');
+  let isSent = false;
+  let answer;
+  const mayAnswer = new Promise((resolve) => (answer = resolve));
+  await ui.page.route('**/lock?*force=true*', async (route) => {
+    isSent = true;
+    await mayAnswer;
+    await route.continue();
+  });
+  await ui.button('asked/first').click();
+  await ui.dialog.getByRole('button', { name: 'Break it' }).click();
+  await until('the first is asked for', () => isSent);
+  await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
+  await ui.dialog.waitFor({ state: 'hidden' });
+  await curl.release(first);
+  await ui.lacks('asked/first');
+  await ui.button('asked/next').click();
+  await ui.dialog.getByText('asked/next', { exact: true }).waitFor();
+  answer();
+  await ui.page.locator('#said').getByText('asked/first: Nobody holds it any more.').waitFor();
+  assert((await ui.dialog.getByRole('alert').innerText()) === '', 'nothing is said of the next');
+  assert(await ui.dialog.getByRole('button', { name: 'Break it' }).isEnabled(), 'it can be broken');
+  await ui.page.unroute('**/lock?*force=true*');
+  await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
+  await curl.release(next);
 }
 
 async function itShowsWhatEnds(ui, curl) {

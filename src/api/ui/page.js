@@ -307,14 +307,17 @@ at('break').addEventListener('click', async () => {
   const { key, fencingToken } = breaking;
   // A change of the lock meanwhile must not be taken for the work of somebody else.
   at('break').disabled = true;
+  // The question may be about another grant by the time of the answer.
+  const isAsked = () => at('breaking').open && breaking?.key === key && breaking.fencingToken === fencingToken;
   try {
     await breakLock(key, fencingToken);
     say(`Broken: ${key}`);
-    at('breaking').close();
+    if (isAsked()) at('breaking').close();
   } catch (error) {
+    const over = { 404: 'Nobody holds it any more.', 409: 'Somebody else holds it now.' }[error.status];
     if (error.status === 401) refuse(error);
-    else if (error.status === 404) tooLate('Nobody holds it any more.');
-    else if (error.status === 409) tooLate('Somebody else holds it now.');
+    else if (!isAsked()) say(`${key}: ${over ?? error.text}`);
+    else if (over) tooLate(over);
     else {
       at('breaking-problem').textContent = error.text;
       at('break').disabled = false;
