@@ -163,6 +163,12 @@ async fn silence_sleep_and_nobody_looking_end_a_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_misses_much_lists_once_a_second() {
+    let gateway = gateway(&[]).await;
+    browse("pauses", &[&url(&gateway)], alone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_locks_leave_the_page_usable() {
     const LOCKS: usize = 2_500;
     let gateway = gateway(&[]).await;

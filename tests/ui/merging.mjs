@@ -12,9 +12,46 @@ const RESTORED = 'restored';
 
 export async function merging() {
   const source = readFileSync(new URL('../../src/api/ui/locks.js', import.meta.url));
-  const { Locks } = await import(`data:text/javascript,${encodeURIComponent(source)}`);
+  const { Locks, MOST_LOCKS } = await import(`data:text/javascript,${encodeURIComponent(source)}`);
   for (let seed = 1; seed <= RUNS; seed += 1) run(new Locks(), seed);
   console.log(`${RUNS} runs`);
+  itKnowsWhoWaits(new Locks());
+  itHasRoomAgain(new Locks(), MOST_LOCKS);
+}
+
+/** No event tells again of those who wait while the lock goes from one holder to the next. */
+function itKnowsWhoWaits(locks) {
+  const granted = (number) => locks.apply({ event: 'granted', key: 'k', fencing_token: number, ttl_ms: 1_000 }, 0);
+  const waiting = (waiters) => locks.apply({ event: 'waiting', key: 'k', waiters }, 0);
+  const shows = (waiters) => assert(locks.get('k').waiters === waiters, `${locks.get('k').waiters} wait, not ${waiters}`);
+  granted(1);
+  waiting(3);
+  locks.apply({ event: 'released', key: 'k', fencing_token: 1 }, 0);
+  granted(2);
+  shows(3);
+  locks.apply({ event: 'expired', key: 'k', fencing_token: 2 }, 0);
+  waiting(1);
+  granted(3);
+  shows(1);
+  // A list is newer than what was told before it began.
+  locks.apply({ event: 'broken', key: 'k', fencing_token: 3 }, 0);
+  locks.beginListing();
+  locks.endListing();
+  granted(4);
+  shows(0);
+}
+
+/** Of a list that was cut, all may end that was kept. */
+function itHasRoomAgain(locks, most) {
+  const lock = (n) => ({ key: `k${n}`, fencing_token: n + 1, expires_in_ms: 1_000, waiters: 0 });
+  locks.beginListing();
+  assert(!locks.addPage(Array.from({ length: most + 1 }, (_, n) => lock(n)), 0), 'there is room for no more');
+  locks.endListing();
+  for (let n = 0; n < most; n += 1) {
+    if (n === 1) assert(!locks.hasRoomAgain, 'one end is no reason for another list');
+    locks.apply({ event: 'released', key: `k${n}`, fencing_token: n + 1 }, 0);
+  }
+  assert(locks.size === 0 && locks.isCut && locks.hasRoomAgain, 'what was left out is listed next');
 }
 
 /** The same numbers for the same seed. */

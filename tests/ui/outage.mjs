@@ -94,6 +94,28 @@ export async function patience(url) {
   await browser.end();
 }
 
+/** A stream that says again and again that something was missed, as while a store is away. */
+export async function pauses(url) {
+  const browser = await Browser.start();
+  const ui = await browser.open(`${url}/healthz`);
+  await ui.page.addInitScript(() => {
+    const ask = globalThis.fetch;
+    globalThis.fetch = async (address, options) => {
+      if (!String(address).startsWith('events?')) return ask(address, options);
+      const resync = new TextEncoder().encode('{"event":"resync"}\n');
+      const body = new ReadableStream({ start: (lines) => void setInterval(() => lines.enqueue(resync), 50) });
+      return new Response(body, { headers: { 'Content-Type': 'application/x-ndjson' } });
+    };
+  });
+  const listedAt = [];
+  ui.page.on('request', (request) => request.url().includes('/locks?') && listedAt.push(Date.now()));
+  await ui.page.goto(`${url}/ui`);
+  await until('it lists again', () => listedAt.length >= 4 || listedAt.length);
+  const took = listedAt[3] - listedAt[0];
+  assert(took > 2_500, `there is a second between lists: ${took} ms for three`);
+  await browser.end();
+}
+
 export async function crowd(url, many) {
   const browser = await Browser.start();
   const ui = await browser.open(`${url}/ui`);
@@ -107,6 +129,16 @@ export async function crowd(url, many) {
   await ui.search.fill('job/0012');
   await ui.counts('100 locks held');
   await ui.isLive();
+  // Of other names, nothing is known before they are listed.
+  const saysNothing = await ui.page.evaluate(() => {
+    const search = document.getElementById('prefix');
+    search.value = 'job/0013';
+    search.dispatchEvent(new Event('input'));
+    return !document.getElementById('nothing').hidden;
+  });
+  assert(!saysNothing, 'it says that none is held before it has asked');
+  await until('they are shown', async () => /job\/0013/.test(await rows.first().innerText()));
+  await ui.counts('100 locks held');
   // The most wanted first.
   await ui.search.fill('');
   await ui.page.getByRole('button', { name: 'Waiting' }).click();

@@ -2,8 +2,10 @@
 
 /** The most locks that are kept. Beyond it the page says so. */
 export const MOST_LOCKS = 20_000;
-/** How many ended grants are remembered, so that older news of them is recognized. */
-const MOST_ENDS = 20_000;
+/** How many ended grants are remembered, so that older news of them is recognized; and how many lines of locks that are free. */
+const MOST_REMEMBERED = 20_000;
+/** If so many locks have ended since a list was cut, it is read again. With each one, that would be all the time. */
+const ROOM_FOR_A_LIST = 2_000;
 
 /**
  * The locks below a prefix. Their fencing tokens tell grants apart: the later grant has the larger one. So an event that
@@ -16,6 +18,8 @@ export class Locks {
   #held = new Map();
   /** The number of the last grant of a key that is known to have ended, and in which list that was told. */
   #ended = new Map();
+  /** How many wait for a key that is not held, and in which list that was told. */
+  #waiting = new Map();
   #listing = 0;
   /** Whether more locks are held than are kept here. */
   isCut = false;
@@ -30,6 +34,11 @@ export class Locks {
 
   values() {
     return this.#held.values();
+  }
+
+  /** Whether a list was cut, and there is room again for what it left out. */
+  get hasRoomAgain() {
+    return this.isCut && this.#held.size < MOST_LOCKS - ROOM_FOR_A_LIST;
   }
 
   /** Begins a list of all held locks. */
@@ -57,8 +66,10 @@ export class Locks {
     for (const [key, lock] of this.#held) {
       if (lock.seenIn < this.#listing) this.#held.delete(key);
     }
-    for (const [key, { toldIn }] of this.#ended) {
-      if (toldIn < this.#listing) this.#ended.delete(key);
+    for (const remembered of [this.#ended, this.#waiting]) {
+      for (const [key, { toldIn }] of remembered) {
+        if (toldIn < this.#listing) remembered.delete(key);
+      }
     }
   }
 
@@ -93,6 +104,7 @@ export class Locks {
         break;
       case 'waiting':
         if (known) this.#held.set(event.key, { ...known, waiters: event.waiters });
+        else this.#remember(this.#waiting, event.key, event.waiters);
         break;
     }
   }
@@ -114,20 +126,28 @@ export class Locks {
       key: lock.key,
       owner: lock.owner ?? '',
       fencingToken: lock.fencing_token,
-      waiters: lock.waiters ?? known?.waiters ?? 0,
+      waiters: lock.waiters ?? known?.waiters ?? this.#waiting.get(lock.key)?.number ?? 0,
       isReleased: lock.released ?? false,
       endsAt,
       grantedAt,
       seenIn: this.#listing,
       toldIn,
     });
+    this.#waiting.delete(lock.key);
   }
 
   #end(key, number) {
-    // It is added again at the end: the map keeps the order in which keys came.
-    this.#ended.delete(key);
-    this.#ended.set(key, { number, toldIn: this.#listing });
-    if (this.#ended.size > MOST_ENDS) this.#ended.delete(this.#ended.keys().next().value);
+    this.#remember(this.#ended, key, number);
+    // Those who wait for it go on waiting, and no event tells of them until their number changes.
+    const waiters = this.#held.get(key)?.waiters;
+    if (waiters) this.#remember(this.#waiting, key, waiters);
     this.#held.delete(key);
+  }
+
+  #remember(map, key, number) {
+    // It is added again at the end: the map keeps the order in which keys came.
+    map.delete(key);
+    map.set(key, { number, toldIn: this.#listing });
+    if (map.size > MOST_REMEMBERED) map.delete(map.keys().next().value);
   }
 }

@@ -63,8 +63,10 @@ function draw() {
   const isRefused = connection.state === 'refused';
   show('refused', isRefused);
   show('table', all.length > 0);
-  show('loading', all.length === 0 && !isListed && !isRefused);
-  show('nothing', all.length === 0 && isListed);
+  // A list that was cut, or one of other names, does not say that there is nothing.
+  const isKnown = isListed && !watch.locks.isCut && typed.startsWith(prefix);
+  show('loading', all.length === 0 && !isKnown && !isRefused);
+  show('nothing', all.length === 0 && isKnown);
   write(at('nothing-title'), typed ? `No lock is held whose name begins with “${typed}”` : 'No lock is held');
   show('nothing-hint', !typed);
   at('example').textContent = example();

@@ -118,6 +118,7 @@ export class Watch {
         // The first event is a `resync`. After it, nothing is missed.
         if (event.event === 'resync') listAgain();
         else if (event.key !== undefined) locks.apply(event, performance.now());
+        if (locks.hasRoomAgain) listAgain();
         this.#changed();
       }
       return new Refusal(0, { title: 'The gateway has closed the connection.' });
@@ -134,6 +135,8 @@ export class Watch {
   }
 
   async #list(locks, signal) {
+    // The pause before it may have outlived its connection.
+    signal.throwIfAborted();
     locks.beginListing();
     for await (const page of list(this.#prefix, signal)) {
       signal.throwIfAborted();
@@ -190,19 +193,22 @@ const asRefusal = (error) =>
 /** Whether the same request would be refused again: its key or a right is missing, or it can never be fulfilled. */
 const isFinal = ({ status }) => status >= 400 && status < 500 && status !== 429;
 
-/** Does the work when it is called. If it is called during the work, the work is done once more. */
+/** Does the work when it is called, a while after it was done last. If it is called during the work, the work is done once more. */
 function oneAtATime(work) {
   let isWorking = false;
   let isAsked = false;
+  let endedAt = -Infinity;
   return async () => {
     isAsked = true;
     if (isWorking) return;
     isWorking = true;
     try {
       while (isAsked) {
+        const pause = endedAt + BETWEEN_LISTS_MS - performance.now();
+        if (pause > 0) await new Promise((resolve) => setTimeout(resolve, pause));
         isAsked = false;
         await work();
-        if (isAsked) await new Promise((resolve) => setTimeout(resolve, BETWEEN_LISTS_MS));
+        endedAt = performance.now();
       }
     } finally {
       isWorking = false;
