@@ -64,7 +64,7 @@
 //! | `service/acquire`, `service/acquire_request` | taking a lock, on whose account; what is asked of it, and what becomes of that | |
 //! | `service/roll_back`, `service/time` | undoing grants that no client was told of; when something is tried again, and what is left of a lease | |
 //! | `service/wait`, `service/wakeups`, `service/heartbeat` | a request that waits; what wakes waiters; the heartbeat, so that nothing is missed | |
-//! | `service/ledger`, `service/turns` | which locks count for whom; turns at what costs the store much | |
+//! | `service/ledger`, `service/turns` | which locks count for whom; turns at what costs the store much, and places for what goes on without a client | |
 //! | `service/admin` | what operators do: looking at all locks, and breaking one | |
 //! | `service/once`, `service/once/wait`, `service/crowd` | what a record does; a request that waits for one; who waits here, and what wakes them | |
 //! | `service/hold` | a lock that a connection holds: what renews it, and what ends it; several locks at once | |

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -49,7 +50,7 @@ use roll_back::Cleaner;
 pub use roll_back::GrantGuard;
 use time::{lease_left, pause_before, renewed_too_late, seen_by_now};
 pub use turns::Turn;
-use turns::Turns;
+use turns::{Backlog, Turns};
 use wakeups::Wakeups;
 use watch::{Doing, Watch};
 pub use watch::{MOST_WATCHERS, News, Selection, Told, Wanted, Watched, Watching};
@@ -59,7 +60,7 @@ pub const MOST_WAITERS: usize = 100_000;
 /// The most connections that may hold a lock at one gateway, or wait to, where no setting says otherwise.
 pub const MOST_HOLDS: usize = 10_000;
 
-/// The most requests that may go on without their clients at once.
+/// The most requests that may go on without their clients at once. One tenant has a share of them.
 const MOST_LEFT_BEHIND: usize = 10_000;
 
 /// The operations on locks, over any store.
@@ -82,6 +83,8 @@ pub struct LockService {
     holds: TaskTracker,
     /// Requests that go on without their clients.
     left_behind: TaskTracker,
+    /// Their places.
+    backlog: Arc<Backlog>,
     watch: Arc<Watch>,
     /// One turn for each page of a list that the store may be asked for at once.
     lists: Arc<Turns>,
@@ -128,6 +131,7 @@ impl LockService {
             watch_permits,
             holds,
             left_behind,
+            backlog: Backlog::new(MOST_LEFT_BEHIND),
             watch,
             lists,
             ledger,
@@ -265,12 +269,17 @@ impl LockService {
         self.store.seems_ready().await
     }
 
-    /// Goes on with a request whose client has left, unless very many do. It ends within the time that a request has.
-    pub fn go_on_without_client(&self, request: impl Future<Output = ()> + Send + 'static) {
+    /// Goes on with a request whose client has left, unless very many do, of all or on this account. It ends within the time that a
+    /// request has.
+    pub fn go_on_without_client(
+        &self,
+        account: Option<Account>,
+        request: impl Future<Output = ()> + Send + 'static,
+    ) {
         // Outside the runtime nothing can be spawned: the program has ended.
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.left_behind.len() < MOST_LEFT_BEHIND {
-            self.left_behind.spawn_on(request, &runtime);
+        if let Some(place) = self.backlog.enter(account) {
+            self.left_behind.spawn_on(request.map(move |()| drop(place)), &runtime);
         } else {
             tracing::warn!(
                 "too many clients have left before they were answered: what one of them asked for may not be done"

@@ -21,7 +21,7 @@ use super::result_room::{ResultRoom, RoomTaken};
 use crate::access::{Caller, Keyring, Permit, Shares};
 use crate::audit::Audit;
 use crate::lock::Slots;
-use crate::service::LockService;
+use crate::service::{Account, LockService};
 
 /// A gateway that is not ready logs the reasons at most this often.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,6 +46,8 @@ struct Shared {
 #[must_use = "it begins where it is awaited"]
 pub(super) struct SeenThrough<T: 'static> {
     work: Option<BoxFuture<'static, T>>,
+    /// On whose account it goes on.
+    account: Option<Account>,
     app: AppState,
 }
 
@@ -66,7 +68,7 @@ impl<T> Future for SeenThrough<T> {
 impl<T> Drop for SeenThrough<T> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            self.app.service.go_on_without_client(work.map(drop));
+            self.app.service.go_on_without_client(self.account.take(), work.map(drop));
         }
     }
 }
@@ -210,9 +212,10 @@ impl AppState {
     /// left relies on it, and the store may need several steps for one. Requests that take a lock or wait end with their client.
     pub(super) fn see_through<T: 'static>(
         &self,
+        account: Option<Account>,
         work: impl Future<Output = T> + Send + 'static,
     ) -> SeenThrough<T> {
-        SeenThrough { work: Some(work.boxed()), app: self.clone() }
+        SeenThrough { work: Some(work.boxed()), account, app: self.clone() }
     }
 
     /// Refuses before anything else happens what the store cannot do.

@@ -135,7 +135,8 @@ impl LockService {
             acquires_left -= 1;
             let token = request.token_or(made.as_ref());
             let lock = request.lock_request(token.hash(), attempt);
-            let guard = self.cleaner.guard(&lock, request.ticket_after());
+            let account = request.tenant.account.as_ref();
+            let guard = self.cleaner.guard(&lock, request.ticket_after()).on_account(account);
             let sent_at = boottime();
             let doubt = match self.ask_once(&request, &lock, self.until(deadline)).await {
                 Ok(answer) => {

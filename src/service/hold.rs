@@ -195,7 +195,7 @@ impl LockService {
         request: AcquireRequest,
         permit: Arc<OwnedSemaphorePermit>,
     ) -> Result<Kept, StoreError> {
-        let (key, ttl) = (request.key.clone(), request.ttl);
+        let (key, ttl, account) = (request.key.clone(), request.ttl, request.tenant.account.clone());
         let max_hold = request.terms.max_hold.unwrap_or(Terms::LONGEST_MAX_HOLD);
         let attempt = Attempt::for_connection();
         let Acquisition { token, outcome } = self.acquire_by(attempt, made, Box::new(request)).await?;
@@ -207,6 +207,7 @@ impl LockService {
                 let claim = attempt.claim();
                 let (of, ticket) = (GrantOf::Lock, TicketAfter::Removed);
                 let guard = self.cleaner.guard_attempt(of, &key, token.hash(), claim, ttl, ticket);
+                let guard = guard.on_account(account.as_ref());
                 (lease, Some(claim), guard, Some(asked_at))
             }
             Outcome::NotTaken(why) => return Ok(Kept::NotHeld(token, why)),
@@ -235,7 +236,7 @@ impl LockService {
             is_told: false,
             // What becomes of it is told to no client, until it is a connection's.
             events: mpsc::channel(1).0,
-            _permit: permit,
+            permit,
         });
         if claimed_at.is_some() {
             // Whatever becomes of it: what the token was told of before stays true.

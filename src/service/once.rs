@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::acquire::{before_another_try, not_granted};
 use super::admin::nothing_done;
 use super::time::{count_down, lease_left, renewed_too_late, seen_too_late};
-use super::{GrantGuard, LockService, Settled, Turn};
+use super::{Account, GrantGuard, LockService, Settled, Turn};
 use crate::clock::boottime;
 use crate::lock::{Attempt, FencingToken, LeaseToken, LockKey, Note, TokenHash, Ttl};
 use crate::once::{
@@ -47,6 +47,8 @@ pub struct BeginRequest {
     pub may_take_over: bool,
     /// How long to wait for the result; zero does not wait.
     pub wait: Duration,
+    /// On whose account a grant is undone that its client is not told of.
+    pub account: Option<Account>,
 }
 
 /// What became of a [`BeginRequest`].
@@ -151,6 +153,7 @@ impl LockService {
             let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
             let begin = request.call(&token, attempt);
             let guard = self.cleaner.guard_begin(&begin, self.records.clone());
+            let guard = guard.on_account(request.account.as_ref());
             let undo = UndoBegin { key: begin.key.clone(), token: begin.token, attempt };
             let sent_at = boottime();
             let doubt = match self.store.call(begin, self.until(deadline)).await {

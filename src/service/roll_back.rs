@@ -10,21 +10,21 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::crowd::RecordWaits;
-use super::ledger::Ledger;
+use super::ledger::{Account, Ledger};
 use super::time::pause_before;
+use super::turns::Backlog;
 use super::watch::{Doing, Watch};
 use crate::clock::{Backoff, boottime};
 use crate::lock::{Attempt, Ended, FencingToken, Lease, LockKey, RolledBack, Ticket, TokenHash, Ttl};
 use crate::store::{Begin, KnownTo, LockRequest, MeteredStore, RollBack, StoreError, TicketAfter, UndoBegin};
 use crate::telemetry::metrics::{TakenBack, metrics};
 
-/// How many roll-backs may be under way at once. Beyond that, a grant that no client was told of ends at its ttl.
+/// How many roll-backs may be under way at once. Beyond that, or beyond its tenant's share of them, a grant ends at its ttl.
 const MOST_UNDER_WAY: usize = 10_000;
 /// The pause before a roll-back is tried again: it doubles from the first to the last, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -44,7 +44,7 @@ pub(super) struct Cleaner {
     pub(super) ledger: Arc<Ledger>,
     store_timeout: Duration,
     tombstone_ttl: Duration,
-    permits: Arc<Semaphore>,
+    backlog: Arc<Backlog>,
     tasks: TaskTracker,
 }
 
@@ -56,8 +56,8 @@ impl Cleaner {
         store_timeout: Duration,
         tombstone_ttl: Duration,
     ) -> Self {
-        let permits = Arc::new(Semaphore::new(MOST_UNDER_WAY));
-        Self { store, watch, ledger, store_timeout, tombstone_ttl, permits, tasks: TaskTracker::new() }
+        let (backlog, tasks) = (Backlog::new(MOST_UNDER_WAY), TaskTracker::new());
+        Self { store, watch, ledger, store_timeout, tombstone_ttl, backlog, tasks }
     }
 
     /// A guard for a request that is about to be sent, and what becomes of its ticket.
@@ -92,17 +92,18 @@ impl Cleaner {
             granted: None,
             ticket,
             told: None,
+            account: None,
             // A late copy can arrive for as long as tombstones live, also when the lease would be over by then.
             patience: ttl.as_duration().max(self.tombstone_ttl),
         }))
     }
 
-    /// Begins a roll-back, unless too many are under way already. Returns whether it does.
-    fn begin(&self, roll_back: impl Future<Output = ()> + Send + 'static) -> bool {
+    /// Begins a roll-back, unless too many are under way already, of all or on its account. Returns whether it does.
+    fn begin(&self, armed: Armed) -> bool {
         // Outside the runtime nothing can be spawned: the program has ended, and the ttl is all that is left.
         let Ok(runtime) = Handle::try_current() else { return true };
-        let Ok(permit) = self.permits.clone().try_acquire_owned() else { return false };
-        self.tasks.spawn_on(roll_back.map(move |()| drop(permit)), &runtime);
+        let Some(place) = self.backlog.enter(armed.account.clone()) else { return false };
+        self.tasks.spawn_on(armed.roll_back().map(move |()| drop(place)), &runtime);
         true
     }
 
@@ -131,18 +132,20 @@ impl GrantGuard {
         self.0 = None;
     }
 
+    /// On whose account the grant is rolled back.
+    pub(super) fn on_account(mut self, account: Option<&Account>) -> Self {
+        self.0.iter_mut().for_each(|armed| armed.account = account.cloned());
+        self
+    }
+
     /// Another attempt of the same request is about to be sent.
     pub(super) fn covers(&mut self, attempt: Attempt) {
-        if let Some(armed) = &mut self.0 {
-            armed.attempts.push(attempt);
-        }
+        self.0.iter_mut().for_each(|armed| armed.attempts.push(attempt));
     }
 
     /// The attempt that is in use was granted the lock.
     pub(super) fn is_granted(&mut self, number: FencingToken) {
-        if let Some(armed) = &mut self.0 {
-            armed.granted = Some(number);
-        }
+        self.0.iter_mut().for_each(|armed| armed.granted = Some(number));
     }
 
     /// The ticket with which the request waits, to which its client may come back.
@@ -164,9 +167,7 @@ impl GrantGuard {
 
     /// The lease was made this long.
     pub(super) fn guards_for(&mut self, ttl: Ttl) {
-        if let Some(armed) = &mut self.0 {
-            armed.patience = armed.patience.max(ttl.as_duration());
-        }
+        self.0.iter_mut().for_each(|armed| armed.patience = armed.patience.max(ttl.as_duration()));
     }
 
     /// Hands on what it guards, and guards nothing from then on.
@@ -181,9 +182,14 @@ impl GrantGuard {
 
     /// The last attempt was answered, which voided those before it.
     pub(super) fn keep_last(&mut self) {
-        if let Some(armed) = &mut self.0 {
-            armed.attempts.drain(..armed.attempts.len() - 1);
-        }
+        self.0.iter_mut().for_each(|armed| drop(armed.attempts.drain(..armed.attempts.len() - 1)));
+    }
+
+    /// Rolls back in the background what a connection held. Until that is done it keeps `place`, that of the hold, and needs no other.
+    pub(super) fn roll_back_in(mut self, place: impl Send + 'static) {
+        let Some(armed) = self.0.take() else { return };
+        let tasks = armed.cleaner.tasks.clone();
+        tasks.spawn(armed.roll_back().map(move |()| drop(place)));
     }
 
     /// Rolls back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
@@ -225,12 +231,11 @@ impl Drop for GrantGuard {
     fn drop(&mut self) {
         let Some(armed) = self.0.take() else { return };
         let (cleaner, key) = (armed.cleaner.clone(), armed.key.clone());
-        if !cleaner.begin(armed.roll_back()) {
+        if !cleaner.begin(armed) {
             metrics().takes_back.count(TakenBack::GivenUp);
-            let key = key.as_str();
             warn!(
-                key,
-                "too many grants wait to be released whose clients have left: this one ends at its ttl"
+                key = key.as_str(),
+                "too many grants of clients that left wait to be released: this one ends at its ttl"
             );
         }
     }
@@ -246,10 +251,7 @@ pub(super) enum GrantOf {
 impl GrantOf {
     /// For the log.
     fn name(&self) -> &'static str {
-        match self {
-            Self::Lock => "lock",
-            Self::Record(_) => "record",
-        }
+        if matches!(self, Self::Lock) { "lock" } else { "record" }
     }
 }
 
@@ -267,6 +269,8 @@ struct Armed {
     ticket: TicketAfter,
     /// What its client knew of, and when all is over that its token was told of before.
     told: Option<Box<(Lease, Duration)>>,
+    /// Whose it is.
+    account: Option<Account>,
     patience: Duration,
 }
 

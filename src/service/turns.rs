@@ -1,11 +1,14 @@
 //! Turns for work that costs the store much, so that little of it goes on at once. Tenants take turns, however much each
-//! asks for.
+//! asks for. And places for work that goes on after its client has left.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use super::Account;
 
 /// Where turns are given.
 pub(super) struct Turns {
@@ -109,6 +112,66 @@ impl Drop for Turn {
     }
 }
 
+/// Work that goes on after its client has left: so much at once, and a quarter of it for one tenant. So no tenant keeps that of
+/// another from being done.
+pub(super) struct Backlog {
+    most: usize,
+    work: Mutex<Unfinished>,
+}
+
+#[derive(Default)]
+struct Unfinished {
+    all: usize,
+    /// By the address of the count of its account, which lives as long as its work goes on.
+    of_tenants: HashMap<usize, usize>,
+}
+
+/// The place of one piece of that work. It ends with this.
+pub(super) struct InBacklog(Arc<Backlog>, Option<Account>);
+
+impl Backlog {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, work: Mutex::default() })
+    }
+
+    /// A place for work on this account; `None` if there is none left for it. Tenants are not told apart without accounts.
+    pub(super) fn enter(self: &Arc<Self>, account: Option<Account>) -> Option<InBacklog> {
+        let mut work = self.work.lock();
+        if work.all >= self.most {
+            return None;
+        }
+        if let Some(account) = &account {
+            let of_tenant = work.of_tenants.entry(address_of(account)).or_default();
+            if *of_tenant >= self.most / 4 {
+                return None;
+            }
+            *of_tenant += 1;
+        }
+        work.all += 1;
+        drop(work);
+        Some(InBacklog(self.clone(), account))
+    }
+}
+
+impl Drop for InBacklog {
+    fn drop(&mut self) {
+        let mut work = self.0.work.lock();
+        work.all -= 1;
+        if let Some(account) = &self.1
+            && let Entry::Occupied(mut of_tenant) = work.of_tenants.entry(address_of(account))
+        {
+            *of_tenant.get_mut() -= 1;
+            if *of_tenant.get() == 0 {
+                of_tenant.remove();
+            }
+        }
+    }
+}
+
+fn address_of(account: &Account) -> usize {
+    Arc::as_ptr(&account.count) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -161,6 +224,25 @@ mod tests {
         });
         drop(running);
         assert!(tokio::time::timeout(Duration::from_secs(10), third).await.is_ok());
+    }
+
+    #[test]
+    fn what_one_tenant_leaves_behind_takes_a_quarter_and_is_forgotten_at_its_end() {
+        let backlog = Backlog::new(8);
+        let account = || Some(Account { count: Arc::default(), most: 1 });
+        let (greedy, other) = (account(), account());
+        let enter = |account: &Option<Account>| backlog.enter(account.clone());
+        let mut of_greedy: Vec<_> = (0..2).filter_map(|_| enter(&greedy)).collect();
+        assert!(of_greedy.len() == 2 && enter(&greedy).is_none());
+        let of_other = enter(&other);
+        assert!(of_other.is_some(), "the greedy one has its share, and others have theirs");
+        of_greedy.pop();
+        assert!(enter(&greedy).is_some(), "a place was given back");
+        let of_all: Vec<_> = (0..9).map_while(|_| enter(&None)).collect();
+        assert!(of_all.len() == 6 && enter(&greedy).is_none() && enter(&other).is_none(), "all is taken");
+        drop((of_greedy, of_other, of_all));
+        let work = backlog.work.lock();
+        assert!(work.all == 0 && work.of_tenants.is_empty());
     }
 
     trait Poll: Future + Unpin {

@@ -120,7 +120,8 @@ impl LockService {
             // From the first command on, since its answer may be lost.
             waiter.had_ticket = request.tenant.keeps_ticket(true);
             let ticket = request.ticket_after();
-            waiter.guard = self.cleaner.guard(&request.lock_request(waiter.token, waiter.attempt), ticket);
+            let guard = self.cleaner.guard(&request.lock_request(waiter.token, waiter.attempt), ticket);
+            waiter.guard = guard.on_account(request.tenant.account.as_ref());
             let mut permit = None;
             loop {
                 let sent_at = boottime();

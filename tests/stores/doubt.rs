@@ -8,7 +8,9 @@ use fencepost::clock::SystemClock;
 use fencepost::lock::{
     Acquired, Attempt, Broken, Inspected, LeaseToken, LockKey, Released, Renewed, Slots, Terms, Ttl,
 };
-use fencepost::service::{AcquireRequest, Acquisition, GrantGuard, LockService, Outcome, Tenant};
+use fencepost::service::{
+    Account, AcquireRequest, Acquisition, GrantGuard, Holding, LockService, Outcome, Tenant,
+};
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::{
     Inspect, KnownTo, LockRequest, LockStore, Renewer, RollBack, StoreError, TicketAfter, Try,
@@ -44,28 +46,30 @@ struct Scene {
     network: Arc<Network>,
     service: LockService,
     key: LockKey,
+    account: Option<Account>,
 }
 
 impl Scene {
     fn on(store: Arc<dyn LockStore>) -> Self {
         let network = Arc::new(Network::before(store));
         let service = LockService::new(network.clone(), PATIENCE, MARK_TTL);
-        Self { network, service, key: LockKey::parse(b"k").unwrap() }
+        Self { network, service, key: LockKey::parse(b"k").unwrap(), account: None }
+    }
+
+    fn request(&self, token: Option<LeaseToken>, ttl_ms: u64) -> AcquireRequest {
+        AcquireRequest {
+            key: self.key.clone(),
+            token,
+            ttl: Ttl::from_ms(ttl_ms).unwrap(),
+            note: Default::default(),
+            wait: Duration::ZERO,
+            terms: Terms::default(),
+            tenant: Tenant::new(self.account.clone(), None),
+        }
     }
 
     async fn acquire(&self, token: Option<LeaseToken>, ttl_ms: u64) -> Result<Acquisition, StoreError> {
-        let ttl = Ttl::from_ms(ttl_ms).unwrap();
-        self.service
-            .acquire(AcquireRequest {
-                key: self.key.clone(),
-                token,
-                ttl,
-                note: Default::default(),
-                wait: Duration::ZERO,
-                terms: Terms::default(),
-                tenant: Tenant::default(),
-            })
-            .await
+        self.service.acquire(self.request(token, ttl_ms)).await
     }
 
     async fn grant_for(&self, token: Option<LeaseToken>, ttl_ms: u64) -> (LeaseToken, GrantGuard) {
@@ -421,13 +425,55 @@ async fn takes_back_are_bounded_in_number() {
     assert!(!is_free(MOST).await, "one more than the limit is taken back");
 }
 
+/// Else one that leaves before its answers, again and again, would have the locks of others stay that their clients have left.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_tenant_takes_a_quarter_of_the_places_for_takes_back_and_a_hold_needs_none() {
+    const MOST: usize = 10_000;
+    const SHARE: usize = MOST / 4;
+    const HOUR_MS: u64 = 3_600_000;
+    let store = AnyStore::memory(MARK_TTL).await;
+    let mut scene = Scene::on(store.store.clone());
+    let key = |name: &str| LockKey::parse(name.as_bytes()).unwrap();
+    let account = || Some(Account { count: Arc::default(), most: usize::MAX });
+    scene.key = key("held");
+    let held = scene.service.hold(scene.request(None, HOUR_MS), std::future::pending()).await.unwrap();
+    let Holding::Held(mut hold) = held else { panic!("it is not held") };
+    assert!(hold.delivered().is_some());
+    let mut guards = Vec::new();
+    // The last of a greedy tenant has no place, one of another tenant has, and then come as many as there are still places.
+    for (prefix, count, account) in
+        [("greedy", SHARE + 1, account()), ("other", 1, account()), ("more", MOST - SHARE - 1, None)]
+    {
+        scene.account = account;
+        for number in 0..count {
+            scene.key = key(&format!("{prefix}{number}"));
+            guards.push(scene.grant_for(None, HOUR_MS).await.1);
+        }
+    }
+    scene.network.lose_all(Loss::Command);
+    drop(guards);
+    assert_eq!(scene.service.roll_backs(), MOST);
+    drop(hold);
+    eventually("the hold is taken back too", async || scene.service.roll_backs() == MOST + 1).await;
+    scene.network.works_again();
+    let is_free = async |name: &str| {
+        matches!(scene.service.inspect(&key(name), None).await.unwrap(), Inspected::Free { .. })
+    };
+    for name in ["held", "other0", "greedy0"] {
+        eventually("it is taken back", async || is_free(name).await).await;
+    }
+    eventually("all is taken back", async || scene.service.roll_backs() == 0).await;
+    assert!(!is_free(&format!("greedy{SHARE}")).await, "it is taken back beyond its share");
+}
+
 /// No copy arrives once marks have ended and the lease is over: then there is nothing left to take back.
 #[tokio::test(flavor = "multi_thread")]
 async fn takes_back_are_bounded_in_time() {
     let store = AnyStore::memory(MARK_TTL).await;
     let network = Arc::new(Network::before(store.store.clone()));
     let service = LockService::new(network.clone(), PATIENCE, Duration::from_millis(300));
-    let scene = Scene { network: network.clone(), service, key: LockKey::parse(b"k").unwrap() };
+    let scene =
+        Scene { network: network.clone(), service, key: LockKey::parse(b"k").unwrap(), account: None };
     let (_, guard) = scene.grant_for(None, 400).await;
     network.lose_all(Loss::Command);
     let started = Instant::now();

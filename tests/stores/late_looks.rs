@@ -47,6 +47,7 @@ impl Scene {
             fingerprint: None,
             may_take_over: true,
             wait,
+            account: None,
         }
     }
 

@@ -18,7 +18,9 @@ use super::taking::{
 use crate::access::{Right, WaitPermit};
 use crate::api::answers::{self, Grant, LockView, example_grant, example_lock};
 use crate::api::context::RequestContext;
-use crate::api::extract::{AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter};
+use crate::api::extract::{
+    AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter, caller,
+};
 use crate::api::middleware::{Delivery, track};
 use crate::api::openapi::{
     AcquireProblems, InspectProblems, KeyParam, OptionalToken, ReleaseProblems, RenewProblems, RequiredToken,
@@ -132,7 +134,7 @@ pub(super) async fn renew_lock(
     State(app): State<AppState>,
     call: LockCall<RenewQuery>,
 ) -> Result<Response, Problem> {
-    app.see_through(renew(app.clone(), call)).await
+    app.see_through(account_of(&app, &call.caller), renew(app.clone(), call)).await
 }
 
 async fn renew(app: AppState, call: LockCall<RenewQuery>) -> Result<Response, Problem> {
@@ -183,7 +185,7 @@ pub(super) async fn release_lock(
         break_lock(&app, &context, call.key, call.query.fencing_token).await?;
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    app.see_through(release(app.clone(), call)).await
+    app.see_through(account_of(&app, &call.caller), release(app.clone(), call)).await
 }
 
 async fn release(app: AppState, call: LockCall<ReleaseQuery>) -> Result<Response, Problem> {
@@ -226,7 +228,7 @@ pub(super) async fn break_lock(
         state.audit.record(Event::Break { who, lock, record: None, fencing_token, owner, outcome });
         broken
     };
-    match app.see_through(breaking).await? {
+    match app.see_through(account_of(app, caller(context)?), breaking).await? {
         Broken::Broken(_) => Ok(()),
         Broken::NotHeld => Err(not_held("no client holds the lock: nothing was broken")),
         Broken::HeldBySeveral => {

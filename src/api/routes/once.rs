@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 
-use super::taking::{key_waits_too_often, too_many_waiters, wait_permit, while_allowed};
+use super::taking::{account_of, key_waits_too_often, too_many_waiters, wait_permit, while_allowed};
 use crate::access::Right;
 use crate::api::answers::{
     self, JSON, RecordInfo, StoredView, WorkView, example_record, example_stored, example_work,
@@ -82,6 +82,7 @@ pub(super) async fn begin_work(
         fingerprint,
         may_take_over: query.takeover,
         wait: query.wait,
+        account: account_of(&app, &caller),
     };
     let begin = pin!(app.service.begin(request));
     let beginning = match wait {
@@ -141,7 +142,7 @@ fn not_begun(why: NotBegun) -> Problem {
 )]
 pub(super) async fn store_result(State(app): State<AppState>, call: StoreCall) -> Result<Response, Problem> {
     // If all of the result arrives, the work is done: it is stored even if the client leaves meanwhile.
-    app.see_through(store(app.clone(), call)).await
+    app.see_through(account_of(&app, &call.call.caller), store(app.clone(), call)).await
 }
 
 async fn store(app: AppState, call: StoreCall) -> Result<Response, Problem> {
@@ -193,7 +194,7 @@ pub(super) async fn renew_work(
     call: LockCall<RenewWorkQuery>,
 ) -> Result<Response, Problem> {
     let fence = shown_number(&headers)?;
-    app.see_through(renew(app.clone(), call, fence)).await
+    app.see_through(account_of(&app, &call.caller), renew(app.clone(), call, fence)).await
 }
 
 async fn renew(
@@ -245,7 +246,7 @@ pub(super) async fn give_up(
     if call.query.force {
         return break_record(app, &context, call).await;
     }
-    app.see_through(leave_place(app.clone(), call)).await
+    app.see_through(account_of(&app, &call.caller), leave_place(app.clone(), call)).await
 }
 
 async fn leave_place(app: AppState, call: LockCall<GiveUpQuery>) -> Result<Response, Problem> {
@@ -267,7 +268,8 @@ async fn break_record(
             "send either Lease-Token, to give up your own place, or force=true, to break a record: not both";
         return Err(bad_parameter("force", detail));
     }
-    let (state, who, LockCall { key, query, .. }) = (app.clone(), context.who(), call);
+    let (account, state, who) = (account_of(&app, &call.caller), app.clone(), context.who());
+    let LockCall { key, query, .. } = call;
     // The audit log has this even if the client has left meanwhile.
     let breaking = async move {
         let Some(found) = state.service.look_at_record(&key, None).await? else {
@@ -286,7 +288,7 @@ async fn break_record(
         state.audit.record(Event::Break { who, lock: None, record, fencing_token, owner, outcome });
         broken
     };
-    match app.see_through(breaking).await? {
+    match app.see_through(account, breaking).await? {
         BrokenRecord::Broken => Ok(StatusCode::NO_CONTENT.into_response()),
         BrokenRecord::None => Err(nothing_there("there is no record: nothing was broken")),
         BrokenRecord::Superseded(number) => Err(Problem::superseded(number, None)),

@@ -54,7 +54,7 @@ pub(super) struct Keeper {
     pub(super) is_told: bool,
     /// Its other end is dropped with the connection.
     pub(super) events: mpsc::Sender<Box<Sent>>,
-    pub(super) _permit: Arc<OwnedSemaphorePermit>,
+    pub(super) permit: Arc<OwnedSemaphorePermit>,
 }
 
 impl Keeper {
@@ -77,8 +77,8 @@ impl Keeper {
             }),
             loss = self.renew_until_lost() => Some(loss),
         };
-        // This also ends the counting of this hold for its caller.
-        drop(denied);
+        // This hold counts for its caller until its lock is released, if that is still to be done; else no longer.
+        let counted = matches!(loss, None | Some(Loss::KeyRefused)).then_some(denied);
         let held_ms = whole_ms(started.elapsed());
         let key = self.key.as_str();
         match loss {
@@ -103,6 +103,9 @@ impl Keeper {
                     loss => Sent::Lost(loss),
                 }));
             }
+        }
+        if let Some(counted) = counted {
+            self.guard.take().roll_back_in((self.permit.clone(), counted));
         }
     }
 

@@ -119,6 +119,7 @@ async fn answer(
                 fingerprint: fingerprint.map(|text| Fingerprint::of(text.as_bytes()).unwrap()),
                 may_take_over,
                 wait,
+                account: None,
             };
             service.begin(request).await.map(|beginning| {
                 let token = beginning.token.reveal().to_owned();

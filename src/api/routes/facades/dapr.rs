@@ -14,6 +14,7 @@ use crate::api::answers::{self, JSON};
 use crate::api::extract::{bad_parameter, key_of, read_small_body};
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
+use crate::api::routes::taking::account_of;
 use crate::api::state::AppState;
 use crate::lock::{LockKey, Released, Slots, Ttl};
 
@@ -114,7 +115,7 @@ async fn lock(app: &AppState, request: Request) -> Result<Response, Problem> {
 /// Releases a lock of this owner.
 pub(super) async fn unlock(State(app): State<AppState>, request: Request) -> Response {
     let released = match Call::of(request).await {
-        Ok(call) => app.see_through(release(app.clone(), call)).await,
+        Ok(call) => app.see_through(account_of(&app, &call.caller), release(app.clone(), call)).await,
         Err(problem) => Err(problem),
     };
     released.unwrap_or_else(|problem| failed(problem, "ERR_UNLOCK"))

@@ -14,6 +14,7 @@ use crate::access::Caller;
 use crate::api::extract::{bad_parameter, key_of, read_small_body};
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
+use crate::api::routes::taking::account_of;
 use crate::api::state::{AppState, NEVER_RENEWED_TTL};
 use crate::lock::{LockKey, Slots, Ttl};
 
@@ -146,7 +147,7 @@ impl Machine {
 /// A machine says that it runs: what it had is free.
 pub(super) async fn steady_state(State(app): State<AppState>, request: Request) -> Response {
     let released = match Machine::of(&app, request).await {
-        Ok(machine) => app.see_through(runs(app.clone(), machine)).await,
+        Ok(machine) => app.see_through(account_of(&app, &machine.caller), runs(app.clone(), machine)).await,
         Err(problem) => Err(problem),
     };
     released.unwrap_or_else(|problem| failed(problem, "failed_unlock"))

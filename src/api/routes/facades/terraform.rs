@@ -20,6 +20,7 @@ use crate::api::extract::{
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::routes::locks::break_lock;
+use crate::api::routes::taking::account_of;
 use crate::api::state::AppState;
 use crate::lock::{
     FencingToken, Hex, Inspected, Lease, LeaseToken, LockKey, Owner, Refusal, Released, Slots, for_people,
@@ -151,9 +152,9 @@ pub(super) async fn lock_or_unlock(
     if info.who.is_empty() && info.operation.is_empty() {
         force_by_id(&app, context, &call, &info).await?;
     } else {
-        let (state, token) = (app.clone(), info.token()?);
+        let (state, token, account) = (app.clone(), info.token()?, account_of(&app, &call.caller));
         let releasing = async move { state.service.release(&call.key, &token).await };
-        has_unlocked(app.see_through(releasing).await?)?;
+        has_unlocked(app.see_through(account, releasing).await?)?;
     }
     Ok(StatusCode::OK.into_response())
 }
