@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri, Version};
 use futures_util::FutureExt;
 use futures_util::future::Either;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use self::parameters::announced_bytes;
@@ -34,6 +34,7 @@ pub(super) use queries::{
     AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery, TerraformQuery,
 };
 pub(super) use query_string::Pairs;
+use result::BodyFailure;
 pub(super) use result::StoreCall;
 
 /// How long to wait until a body proves to be empty.
@@ -72,7 +73,7 @@ impl<Q: LockQuery> FromRequest<AppState> for LockCall<Q> {
         let (parts, body) = request.into_parts();
         let call = Self::permitted(&parts, app);
         let refused = match &call {
-            Ok(_) => Either::Left(refuse_body(&parts.headers, body)),
+            Ok(_) => Either::Left(refuse_body(&parts, body, app)),
             Err(_) => Either::Right(ready(Ok(()))),
         };
         async move {
@@ -223,18 +224,30 @@ fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
 /// Refuses a body. No request needs one, so a body that is there was meant to say something. It must not be ignored
 /// silently.
 pub(super) fn refuse_body(
-    headers: &HeaderMap,
+    parts: &Parts,
     mut body: Body,
+    app: &AppState,
 ) -> impl Future<Output = Result<(), Problem>> + Send + use<> {
     let refuse = |detail| Err(Problem::new(ProblemType::UnexpectedBody, detail));
     let none = "send no body: this request has all its values in the path, the query and the headers";
-    if headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
+    if parts.headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
         return Either::Left(ready(refuse(none)));
     }
     if body.is_end_stream() {
         return Either::Left(ready(Ok(())));
     }
+    let mut room = match context_of(parts) {
+        Ok((context, caller)) => app.room_for_body(&caller, context),
+        Err(problem) => return Either::Left(ready(Err(problem))),
+    };
+    // What waits for its end takes about so much, though nothing of it arrives.
+    if !room.grows(result::PAGE_BYTES) {
+        return Either::Left(ready(refuse(
+            "too many requests leave open whether they have a body: send none",
+        )));
+    }
     let look = async move {
+        let _room = room;
         // Only the first byte of a chunked body shows that it is not empty.
         while let Some(frame) = body.frame().await {
             match frame {
@@ -255,17 +268,25 @@ pub(super) fn refuse_body(
 
 /// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, reading a
 /// stream that its client resets may end as if it were whole. Over HTTP/1.0, a body without a length is none.
-pub(super) async fn read_small_body(parts: &Parts, body: Body) -> Result<Bytes, Problem> {
-    let mut limited = Limited::new(body, LARGEST_SMALL_BODY);
-    let collected = timeout(BODY_TIMEOUT, (&mut limited).collect()).await;
-    let collected = collected.map_err(|_| bad_parameter("body", "the body did not end in time"))?;
+pub(super) async fn read_small_body(parts: &Parts, mut body: Body, app: &AppState) -> Result<Bytes, Problem> {
+    let (context, caller) = context_of(parts)?;
+    let mut room = app.room_for_body(&caller, context);
+    // As where a body is refused: it takes so much before any of it arrives.
+    if !room.grows(result::PAGE_BYTES) {
+        return Err(result::no_room());
+    }
+    let read = timeout(BODY_TIMEOUT, result::read(&mut body, LARGEST_SMALL_BODY, &mut room)).await;
+    let bytes = match read.map_err(|_| bad_parameter("body", "the body did not end in time"))? {
+        Ok(bytes) => Some(bytes),
+        Err(BodyFailure::NoRoom) => return Err(result::no_room()),
+        Err(BodyFailure::CutOff | BodyFailure::TooLarge) => None,
+    };
     let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
-    let bytes = collected.map(|body| body.to_bytes()).ok();
     let is_whole = |bytes: &Bytes| match (announced_bytes(&parts.headers), parts.version) {
         (Some(length), _) => bytes.len() == length,
         (None, Version::HTTP_11) => true,
         // Only now: a client may end its stream with an empty frame behind the head.
-        (None, version) => version > Version::HTTP_11 && limited.is_end_stream(),
+        (None, version) => version > Version::HTTP_11 && body.is_end_stream(),
     };
     bytes.filter(is_whole).ok_or_else(|| bad_parameter("body", detail))
 }

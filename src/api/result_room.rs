@@ -1,4 +1,4 @@
-//! The memory that results take on their way to the store.
+//! The memory that results take on their way to the store, and other bodies until they are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -224,8 +224,8 @@ impl AppState {
         why.map_or(Ok(()), |why| Err(Problem::new(ProblemType::OnceUnsupported, why)))
     }
 
-    /// Room for a result that is about to arrive: of the API key that sends it, or else of its network.
-    pub(super) fn room_for_result(&self, caller: &Caller, context: &RequestContext) -> RoomTaken {
+    /// Room for a result, or another body, that is about to arrive: of the API key that sends it, or else of its network.
+    pub(super) fn room_for_body(&self, caller: &Caller, context: &RequestContext) -> RoomTaken {
         let network = || context.peer().map(|peer| peer.network().to_string());
         let who = caller.id().map(str::to_owned).or_else(network);
         self.0.result_room.enter(who.unwrap_or_default())

@@ -25,7 +25,7 @@ const RESULT_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAINED_BYTES: usize = 1024 * 1024;
 const DRAINED_FOR: Duration = Duration::from_secs(1);
 /// The memory of a result grows by so much. Else it would take up to twice of what has arrived.
-const PAGE_BYTES: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 /// What `curl` says of every body.
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -104,7 +104,7 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
         return Err(Problem::input(ProblemType::LengthMissing, "Content-Length", detail));
     }
     let (context, _) = context_of(parts)?;
-    let room = app.room_for_result(&call.caller, context);
+    let room = app.room_for_body(&call.caller, context);
     Ok((call, fence, room))
 }
 
@@ -112,10 +112,17 @@ impl ArrivingResult {
     /// Reads it to its end. The room that it takes is given back when that is dropped.
     pub(in crate::api) async fn read(self) -> Result<(WorkResult, RoomTaken), Problem> {
         let Self { mut body, most, announced, status, content_type, mut room } = self;
-        let arrived = timeout(RESULT_TIMEOUT, read(&mut body, most, &mut room)).await.unwrap_or_else(|_| {
-            let detail = format!("the result was not complete within {} s", RESULT_TIMEOUT.as_secs());
-            Err(Problem::new(ProblemType::ResultStalled, detail))
-        });
+        let arrived = match timeout(RESULT_TIMEOUT, read(&mut body, most, &mut room)).await {
+            Ok(arrived) => arrived.map_err(|failure| match failure {
+                BodyFailure::CutOff => cut_off(),
+                BodyFailure::TooLarge => too_large(most),
+                BodyFailure::NoRoom => no_room(),
+            }),
+            Err(_) => {
+                let detail = format!("the result was not complete within {} s", RESULT_TIMEOUT.as_secs());
+                Err(Problem::new(ProblemType::ResultStalled, detail))
+            }
+        };
         match arrived {
             Ok(bytes) if announced.is_some_and(|announced| announced != bytes.len()) => Err(cut_off()),
             Ok(bytes) if bytes.is_empty() && status.is_none() => {
@@ -131,22 +138,29 @@ impl ArrivingResult {
     }
 }
 
+/// Why a body was not read to its end.
+pub(super) enum BodyFailure {
+    /// The client has left, or sends what is no body.
+    CutOff,
+    TooLarge,
+    NoRoom,
+}
+
 /// Copies what arrives: a piece of it would keep the whole buffer of its connection in memory.
-async fn read(body: &mut Body, most: usize, room: &mut RoomTaken) -> Result<Bytes, Problem> {
+pub(super) async fn read(body: &mut Body, most: usize, room: &mut RoomTaken) -> Result<Bytes, BodyFailure> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Err(cut_off()) };
+        let Ok(frame) = frame else { return Err(BodyFailure::CutOff) };
         let Some(data) = frame.data_ref() else { continue };
         let needed = bytes.len() + data.len();
         if needed > most {
-            return Err(too_large(most));
+            return Err(BodyFailure::TooLarge);
         }
         if needed > bytes.capacity() {
             // All that it takes is counted, and not only what has arrived.
             let capacity = needed.next_multiple_of(PAGE_BYTES).min(most);
             if !room.grows(capacity - bytes.capacity()) {
-                let detail = "too many results are on their way to this gateway: send it again";
-                return Err(Problem::new(ProblemType::TooManyResults, detail));
+                return Err(BodyFailure::NoRoom);
             }
             bytes.reserve_exact(capacity - bytes.len());
         }
@@ -156,7 +170,11 @@ async fn read(body: &mut Body, most: usize, room: &mut RoomTaken) -> Result<Byte
     Ok(bytes.into())
 }
 
-/// The client has left, or sends what is no body.
+pub(super) fn no_room() -> Problem {
+    let detail = "too many results are on their way to this gateway: send it again";
+    Problem::new(ProblemType::TooManyResults, detail)
+}
+
 fn cut_off() -> Problem {
     Problem::new(
         ProblemType::MalformedRequest,

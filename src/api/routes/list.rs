@@ -71,7 +71,7 @@ pub(super) async fn list_locks(State(app): State<AppState>, call: ListCall) -> R
 impl FromRequest<AppState> for ListCall {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let (context, caller) = context_of(&parts)?;
         context.set_asked(Asked::of(Right::List, None));
@@ -79,7 +79,7 @@ impl FromRequest<AppState> for ListCall {
         let query = ListQuery::read(&mut pairs)?;
         refuse_others(&pairs, ["prefix", "limit", "cursor"].into_iter())?;
         caller.check_prefix(Right::List, &query.prefix)?;
-        refuse_body(&parts.headers, body).await?;
+        refuse_body(&parts, body, app).await?;
         Ok(Self { caller, query })
     }
 }

@@ -69,7 +69,7 @@ pub(super) struct WatchCall {
 impl FromRequest<AppState> for WatchCall {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let (context, caller) = context_of(&parts)?;
         let mut pairs = pairs_of(&parts.uri, 1)?;
@@ -93,7 +93,7 @@ impl FromRequest<AppState> for WatchCall {
         };
         context.set_asked(Asked::of(right_to(&selection), key));
         may_watch(&caller, &selection)?;
-        refuse_body(&parts.headers, body).await?;
+        refuse_body(&parts, body, app).await?;
         Ok(Self { selection, caller })
     }
 }

@@ -1,9 +1,14 @@
 //! Dapr's locks over HTTP: what its SDK for Node sends, and what it makes of the answers.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use kit::metrics::Scrape;
-use kit::{Client, Gateway, RedisServer, eventually};
+use kit::{Client, Gateway, RedisServer, eventually, h2};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::listed;
 use crate::on_each::each_store_and;
@@ -64,6 +69,43 @@ async fn a_refusal_is_one_in_the_log_and_in_the_metrics() {
         let counted = async || Scrape::of(gateway.address).await.requests(operation, "ok") == 1.0;
         eventually("what was done is counted", counted).await;
     }
+}
+
+/// Else they fill the memory of the gateway, and cost their clients nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_do_not_end_take_no_more_than_a_share_of_the_memory() {
+    let gateway = Gateway::start(&["--store", "memory:", "--dapr"]).await;
+    let client = Client::new(gateway.address);
+    let mut open = Vec::new();
+    // Each takes 8 KiB from its first byte on, and those of an address may take 16 MiB: 2,048 of these 2,160.
+    for _ in 0..9 {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        let mut bytes = [h2::PREFACE, &h2::frame(h2::SETTINGS, 0, 0, &[])].concat();
+        for number in (1..480).step_by(2) {
+            let head = h2::header_block("POST", "/v1.0-alpha1/lock/orders");
+            bytes.extend(h2::frame(h2::HEADERS, h2::END_HEADERS, number, &head));
+            bytes.extend(h2::frame(h2::DATA, 0, number, b"{"));
+        }
+        stream.write_all(&bytes).await.unwrap();
+        open.push(stream);
+    }
+    let body = json!({ "resourceId": "other", "lockOwner": "ann", "expiryInSeconds": 60 }).to_string();
+    let ask = async || client.post("/v1.0-alpha1/lock/orders").body(body.clone()).send().await.status;
+    eventually("the address has its share", async || ask().await == 429).await;
+    // Nor is it waited for the end of a body that should not be there.
+    let mut chunked = TcpStream::connect(gateway.address).await.unwrap();
+    chunked
+        .write_all(b"GET /locks/k HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .await
+        .unwrap();
+    let mut status = [0; 12];
+    let at_once = timeout(Duration::from_secs(5), chunked.read_exact(&mut status)).await;
+    at_once.expect("it is waited for").unwrap();
+    assert_eq!(&status, b"HTTP/1.1 400");
+    // All others are served.
+    client.get("/locks/k").send().await.expect(404);
+    drop(open);
+    eventually("there is room again", async || ask().await == 200).await;
 }
 
 /// Copies of its request, which arrive at once.

@@ -54,9 +54,9 @@ struct Call {
 }
 
 impl Call {
-    async fn of(request: Request) -> Result<Self, Problem> {
+    async fn of(app: &AppState, request: Request) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let body: Body = from_json(&read_small_body(&parts, body).await?)?;
+        let body: Body = from_json(&read_small_body(&parts, body, app).await?)?;
         NamedOwner::check("lockOwner", &body.lock_owner)?;
         if body.resource_id.is_empty() {
             return Err(bad_parameter("resourceId", "the resourceId is empty"));
@@ -91,7 +91,7 @@ pub(super) async fn try_lock(State(app): State<AppState>, request: Request) -> R
 }
 
 async fn lock(app: &AppState, request: Request) -> Result<Response, Problem> {
-    let call = Call::of(request).await?;
+    let call = Call::of(app, request).await?;
     let limits = app.limits.lowered_to(call.caller.max_ttl());
     let ttl_s = u64::from(call.body.expiry_in_seconds);
     let ttl = Ttl::from_ms(ttl_s * 1000).filter(|ttl| ttl.as_duration() <= limits.max_ttl);
@@ -114,7 +114,7 @@ async fn lock(app: &AppState, request: Request) -> Result<Response, Problem> {
 
 /// Releases a lock of this owner.
 pub(super) async fn unlock(State(app): State<AppState>, request: Request) -> Response {
-    let released = match Call::of(request).await {
+    let released = match Call::of(&app, request).await {
         Ok(call) => app.see_through(account_of(&app, &call.caller), release(app.clone(), call)).await,
         Err(problem) => Err(problem),
     };

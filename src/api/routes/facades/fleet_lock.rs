@@ -55,7 +55,7 @@ impl Machine {
             return Err(bad_parameter(PROTOCOL, "send the header fleet-lock-protocol: true"));
         }
         let ClientParams { id, group } =
-            from_json::<Body>(&read_small_body(&parts, body).await?)?.client_params;
+            from_json::<Body>(&read_small_body(&parts, body, app).await?)?.client_params;
         let known = app.facades.fleet_lock.iter().find(|known| known.name == group);
         let known = known.ok_or_else(|| {
             bad_parameter(

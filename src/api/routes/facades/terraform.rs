@@ -135,7 +135,7 @@ pub(super) async fn lock_or_unlock(
     };
     let (parts, body) = request.into_parts();
     let call = LockCall::<TerraformQuery>::permitted(&parts, &app)?;
-    let body = read_small_body(&parts, body).await?;
+    let body = read_small_body(&parts, body, &app).await?;
     if locks {
         return lock(&app, call, &LockInfo::parse(&body)?).await;
     }
