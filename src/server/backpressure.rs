@@ -33,6 +33,8 @@ pub(super) const PIECE_BYTES: usize = 16 * 1024;
 const H2_ANSWER_BYTES: usize = 3 * 1024;
 /// A body that is longer counts besides.
 const SHORT_BYTES: usize = 1024;
+/// What a frame of a stream takes besides its bytes, until the connection has written it.
+const FRAME_BYTES: usize = 512;
 
 /// What is unread on all connections of a server.
 pub(super) struct Backpressure {
@@ -178,6 +180,16 @@ impl Unread {
         Ok(Charge { unread: self.clone(), bytes })
     }
 
+    /// Counts a frame of a stream by HTTP/2 until the connection has written it. It has no time to be read in: a connection that holds a
+    /// lock must not end because its program reads nothing.
+    pub(super) fn count_frame(self: &Arc<Self>, bytes: Bytes) -> Bytes {
+        match self.charge(FRAME_BYTES + bytes.len()) {
+            Ok(charge) => Bytes::from_owner(Piece { bytes, _place: None, _charges: (charge, None) }),
+            // The connection is being closed.
+            Err(TooMuchUnread) => bytes,
+        }
+    }
+
     /// Counts this many bytes, in place of those of `charge`.
     pub(super) fn recharge(
         self: &Arc<Self>,
@@ -234,7 +246,8 @@ impl Drop for Place {
 /// Bytes that count as unread until the connection has written them.
 struct Piece {
     bytes: Bytes,
-    _place: Place,
+    /// What goes on for long has none.
+    _place: Option<Place>,
     _charges: (Charge, Option<Charge>),
 }
 
@@ -313,7 +326,7 @@ impl HttpBody for CountedBody {
         Poll::Ready(Some(Ok(Frame::data(match place.zip(piece) {
             None => bytes,
             Some((place, charge)) => {
-                Bytes::from_owner(Piece { bytes, _place: place, _charges: (charge, own) })
+                Bytes::from_owner(Piece { bytes, _place: Some(place), _charges: (charge, own) })
             }
         }))))
     }

@@ -286,10 +286,14 @@ fn respond(
         let is_last = is_malformed || is_coded || is_unread;
         // A stream is in flight until its end. For the timers, all other answers are over when the handler returns.
         if response.body().size_hint().exact().is_none() {
+            let counts = (version == Version::HTTP_2).then_some(unread);
             response = response.map(|body| {
                 Body::new(body.map_frame(move |frame| {
                     let _ = &in_flight;
-                    frame
+                    match &counts {
+                        Some(unread) => frame.map_data(|bytes| unread.count_frame(bytes)),
+                        None => frame,
+                    }
                 }))
             });
         } else if version == Version::HTTP_2 && !response.body().is_end_stream() {

@@ -30,6 +30,8 @@ const GET_HANG: &[u8] = b"GET /hang HTTP/1.1\r\nHost: t\r\n\r\n";
 
 /// More than the kernel takes of an answer that nobody reads.
 const LARGE_BYTES: usize = 32 << 20;
+/// Of each frame of a stream that goes on and on.
+const PLENTY_BYTES: usize = 64 << 10;
 
 /// Handlers that never answer: how many began, how often they were asked, and how many were dropped.
 #[derive(Default)]
@@ -64,6 +66,21 @@ impl HttpBody for Endless {
     }
 }
 
+/// A body that has always more.
+struct Plenty;
+
+impl HttpBody for Plenty {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(Some(Ok(Frame::data(vec![b'x'; PLENTY_BYTES].into()))))
+    }
+}
+
 struct TestServer {
     address: SocketAddr,
     shutdown: CancellationToken,
@@ -94,6 +111,7 @@ impl TestServer {
             .route("/large", get(async || "x".repeat(LARGE_BYTES)))
             .route("/hang", get(hang))
             .route("/stream", get(async || Body::new(Endless)))
+            .route("/plenty", get(async || Body::new(Plenty)))
             .route("/headers", get(async |headers: HeaderMap| headers.len().to_string()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

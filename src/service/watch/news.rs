@@ -60,6 +60,9 @@ pub enum News {
 /// For how long a text is true enough that says what is left of a lease.
 const FRESH: Duration = Duration::from_millis(100);
 
+/// About how many bytes a text has besides the names in it.
+const BYTES_WITHOUT_NAMES: usize = 200;
+
 /// News, as they were told.
 #[derive(Debug)]
 pub struct Told {
@@ -83,6 +86,16 @@ impl Told {
     /// That what was told up to this number may have been missed.
     pub(super) fn missed(number: u64) -> Self {
         Self::new(number, None, News::Resync)
+    }
+
+    /// About how many bytes its text has.
+    pub(super) fn about_bytes(&self) -> usize {
+        let owner = match &self.news {
+            News::Granted(lease) | News::Renewed(lease) => lease.owner(),
+            _ => None,
+        };
+        let key = self.key.as_ref().map(LockKey::as_str);
+        BYTES_WITHOUT_NAMES + key.into_iter().chain(owner).map(str::len).sum::<usize>()
     }
 
     /// The text of it in one of two forms. It is written once for all who watch the same and read it at about the same time.

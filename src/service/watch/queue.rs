@@ -16,8 +16,9 @@ use super::Told;
 
 /// What may wait to be read by one who watches.
 pub(super) const MOST_QUEUED: usize = 4_096;
-/// How much of it is read at once: some ten thousand bytes.
+/// How much of it is read at once: so many, and with long names only as many as have about so many bytes.
 const MOST_READ: usize = 64;
+const MOST_READ_BYTES: usize = 16 * 1024;
 /// Readers that are woken at once.
 const GROUP: usize = 64;
 /// The time between groups, so that 1,000 readers are woken in 50 ms.
@@ -100,8 +101,13 @@ impl Queue {
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Vec<Arc<Told>>>> {
         let mut queued = self.0.lock();
         if queued.turn == Turn::Now && !queued.told.is_empty() {
-            let count = queued.told.len().min(MOST_READ);
-            let read = queued.told.drain(..count).collect();
+            let mut bytes = 0;
+            let fits = |told: &&Arc<Told>| {
+                bytes += told.about_bytes();
+                bytes <= MOST_READ_BYTES
+            };
+            let count = queued.told.iter().take(MOST_READ).take_while(fits).count();
+            let read = queued.told.drain(..count.max(1)).collect();
             if queued.told.is_empty() {
                 queued.turn = Turn::None;
             }
@@ -112,5 +118,34 @@ impl Queue {
         }
         queued.waker = Some(context.waker().clone());
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use super::super::News;
+    use super::*;
+    use crate::lock::LockKey;
+
+    #[test]
+    fn a_reader_takes_fewer_at_once_where_their_names_are_long() {
+        let read = |name_bytes: usize| {
+            let (queue, key) = (Queue::default(), LockKey::parse("k".repeat(name_bytes).as_bytes()).unwrap());
+            for number in 0..100 {
+                let _ = queue.push(&Arc::new(Told::new(number, Some(key.clone()), News::Waiting(1))));
+            }
+            queue.wake();
+            let mut counts = Vec::new();
+            while let Poll::Ready(Some(read)) = queue.poll(&mut Context::from_waker(Waker::noop())) {
+                counts.push(read.len());
+            }
+            counts
+        };
+        assert_eq!(read(10), [MOST_READ, 100 - MOST_READ]);
+        let of_long_names = read(LockKey::MAX_BYTES);
+        assert!(of_long_names.iter().all(|count| (1..=24).contains(count)), "{of_long_names:?}");
+        assert_eq!(of_long_names.iter().sum::<usize>(), 100, "nothing is lost");
     }
 }

@@ -126,6 +126,46 @@ async fn h2_clients_that_read_no_answers_have_only_so_many_in_memory() {
     poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
 }
 
+/// A stream has no length, and may go on for days. It counts all the same.
+#[tokio::test]
+async fn h2_streams_that_nobody_reads_have_only_so_many_bytes_in_memory() {
+    let (settings, counts) = counted(|s| s.max_unread_bytes = UNREAD_BYTES);
+    let server = TestServer::start(settings).await;
+    let requests: Vec<u8> = (1..120).step_by(2).flat_map(|number| h2::request(number, "/plenty")).collect();
+    let mut greedy = Vec::new();
+    // Of each of 240 streams, one frame of 64 KiB waits: twice as much as may.
+    for _ in 0..4 {
+        let mut stream = server.connect().await;
+        // SETTINGS_INITIAL_WINDOW_SIZE is 1: a frame is begun, and not ended.
+        let settings = h2::frame(h2::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]);
+        stream.write_all(&[h2::PREFACE, &settings, &requests].concat()).await.unwrap();
+        greedy.push(stream);
+        assert!(usize::try_from(counts.unread_bytes.get()).unwrap() <= UNREAD_BYTES);
+    }
+    poll_until(|| counts.cut_unread.get() > 0, PATIENCE).await;
+    assert!(usize::try_from(counts.unread_bytes.get()).unwrap() <= UNREAD_BYTES);
+    get_ok(&mut connect_from(&server, 9).await).await;
+    drop(greedy);
+    poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
+}
+
+/// What is unread of a stream counts, but its connection may go on: it may hold a lock, and its program may read nothing.
+#[tokio::test]
+async fn an_h2_stream_that_nobody_reads_for_long_is_not_cut_for_that() {
+    let idle = Duration::from_millis(300);
+    let (settings, counts) = counted(|s| (s.idle_timeout, s.first_request_timeout) = (idle, idle));
+    let server = TestServer::start(settings).await;
+    let mut stream = server.connect().await;
+    let settings = h2::frame(h2::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]);
+    stream.write_all(&[h2::PREFACE, &settings, &h2::request(1, "/plenty")].concat()).await.unwrap();
+    assert_eq!(h2::next(&mut stream).await, Some((h2::HEADERS, 4, 1)));
+    assert_eq!(h2::next(&mut stream).await, Some((h2::DATA, 0, 1)));
+    assert!(timeout(4 * idle, h2::next(&mut stream)).await.is_err(), "it was told something");
+    assert!(counts.open.get() == 1 && counts.unread_bytes.get() > 0);
+    drop(stream);
+    poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
+}
+
 /// They are more than may be read ahead of their handlers.
 #[tokio::test]
 async fn h2_requests_that_come_in_one_moment_are_all_answered() {
