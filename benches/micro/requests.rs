@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -83,7 +84,13 @@ async fn answer(app: Middleware, line: &str, status: u16) -> bytes::Bytes {
     let request = Request::builder().method(method).uri(target).header("host", "localhost");
     let mut request = request.header("lease-token", TOKEN).body(Body::empty()).unwrap();
     let (address, tcp_timeout) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), TcpTimeout::default());
-    request.extensions_mut().insert(Arc::new(Peer { address, subject: None, tcp_timeout }));
+    let is_cut = AtomicBool::new(false);
+    request.extensions_mut().insert(Arc::new(Peer {
+        address,
+        subject: None,
+        tcp_timeout,
+        is_cut: AtomicBool::new(false),
+    }));
     let answer = app.answer(request).await;
     assert_eq!(answer.status(), status, "{line}");
     answer.into_body().collect().await.unwrap().to_bytes()
