@@ -85,12 +85,7 @@ async fn answer(app: Middleware, line: &str, status: u16) -> bytes::Bytes {
     let mut request = request.header("lease-token", TOKEN).body(Body::empty()).unwrap();
     let (address, tcp_timeout) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), TcpTimeout::default());
     let is_cut = AtomicBool::new(false);
-    request.extensions_mut().insert(Arc::new(Peer {
-        address,
-        subject: None,
-        tcp_timeout,
-        is_cut: AtomicBool::new(false),
-    }));
+    request.extensions_mut().insert(Arc::new(Peer { address, subject: None, tcp_timeout, is_cut }));
     let answer = app.answer(request).await;
     assert_eq!(answer.status(), status, "{line}");
     answer.into_body().collect().await.unwrap().to_bytes()

@@ -1,46 +1,36 @@
 //! From a request to a [`LockCall`]: everything a caller says, parsed once, before the store is asked.
 
 use std::future::ready;
-use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
-use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri, Version};
-use futures_util::FutureExt;
+use axum::http::{HeaderMap, Uri};
 use futures_util::future::Either;
-use http_body_util::BodyExt;
-use tokio::time::timeout;
 
-use self::parameters::announced_bytes;
 use self::query_string::decode;
-use super::context::RequestContext;
 use super::headers::LEASE_TOKEN;
 use super::problem::{Problem, ProblemType};
 use super::state::{AppState, Limits};
 use crate::access::Caller;
 use crate::lock::{LeaseToken, LockKey};
 
+mod body;
 mod once;
 mod parameters;
 mod queries;
 mod query_string;
 mod result;
 
+pub(super) use body::{read_small_body, refuse_body};
 pub(super) use once::{BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint};
-pub(super) use parameters::{bad_parameter, pairs_of, refuse_api_key, refuse_others, shown_number, whole};
+pub(super) use parameters::{
+    bad_parameter, caller, context_of, pairs_of, refuse_api_key, refuse_others, shown_number, whole,
+};
 pub(super) use queries::{
     AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery, TerraformQuery,
 };
 pub(super) use query_string::Pairs;
-use result::BodyFailure;
 pub(super) use result::StoreCall;
-
-/// How long to wait until a body proves to be empty.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest body that says what a tool asks for, in bytes: far more than any of them sends.
-const LARGEST_SMALL_BODY: usize = 16 * 1024;
 
 /// A request about one lock, or one record, in either form of the address; or about several locks at once.
 pub(super) struct LockCall<Q> {
@@ -81,21 +71,6 @@ impl<Q: LockQuery> FromRequest<AppState> for LockCall<Q> {
             call
         }
     }
-}
-
-/// What a request carries, and who makes it.
-pub(super) fn context_of(parts: &Parts) -> Result<(&RequestContext, Caller), Problem> {
-    let context = parts.extensions.get::<RequestContext>().ok_or_else(nobody_asked)?;
-    Ok((context, caller(context)?.clone()))
-}
-
-/// Who makes the request, as it was found before the handler ran.
-pub(super) fn caller(context: &RequestContext) -> Result<&Caller, Problem> {
-    context.caller().ok_or_else(nobody_asked)
-}
-
-fn nobody_asked() -> Problem {
-    Problem::new(ProblemType::InternalError, "the gateway did not find out who makes the request")
 }
 
 impl<Q: LockQuery> LockCall<Q> {
@@ -219,76 +194,6 @@ fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
         return Err(bad("the Lease-Token header is there more than once: send one".into()));
     }
     LeaseToken::parse(value.as_bytes()).map(Some).map_err(|error| bad(error.to_string()))
-}
-
-/// Refuses a body. No request needs one, so a body that is there was meant to say something. It must not be ignored
-/// silently.
-pub(super) fn refuse_body(
-    parts: &Parts,
-    mut body: Body,
-    app: &AppState,
-) -> impl Future<Output = Result<(), Problem>> + Send + use<> {
-    let refuse = |detail| Err(Problem::new(ProblemType::UnexpectedBody, detail));
-    let none = "send no body: this request has all its values in the path, the query and the headers";
-    if parts.headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
-        return Either::Left(ready(refuse(none)));
-    }
-    if body.is_end_stream() {
-        return Either::Left(ready(Ok(())));
-    }
-    let mut room = match context_of(parts) {
-        Ok((context, caller)) => app.room_for_body(&caller, context),
-        Err(problem) => return Either::Left(ready(Err(problem))),
-    };
-    // What waits for its end takes about so much, though nothing of it arrives.
-    if !room.grows(result::PAGE_BYTES) {
-        return Either::Left(ready(refuse(
-            "too many requests leave open whether they have a body: send none",
-        )));
-    }
-    let look = async move {
-        let _room = room;
-        // Only the first byte of a chunked body shows that it is not empty.
-        while let Some(frame) = body.frame().await {
-            match frame {
-                Ok(frame) if frame.data_ref().is_none_or(|data| data.is_empty()) => {}
-                Ok(_) => return refuse(none),
-                Err(_) => return refuse("the body cannot be read: send none"),
-            }
-        }
-        Ok(())
-    };
-    let looked = async move {
-        timeout(BODY_TIMEOUT, look)
-            .await
-            .unwrap_or_else(|_| refuse("the body did not end in time: send none"))
-    };
-    Either::Right(looked.boxed())
-}
-
-/// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, reading a
-/// stream that its client resets may end as if it were whole. Over HTTP/1.0, a body without a length is none.
-pub(super) async fn read_small_body(parts: &Parts, mut body: Body, app: &AppState) -> Result<Bytes, Problem> {
-    let (context, caller) = context_of(parts)?;
-    let mut room = app.room_for_body(&caller, context);
-    // As where a body is refused: it takes so much before any of it arrives.
-    if !room.grows(result::PAGE_BYTES) {
-        return Err(result::no_room());
-    }
-    let read = timeout(BODY_TIMEOUT, result::read(&mut body, LARGEST_SMALL_BODY, &mut room)).await;
-    let bytes = match read.map_err(|_| bad_parameter("body", "the body did not end in time"))? {
-        Ok(bytes) => Some(bytes),
-        Err(BodyFailure::NoRoom) => return Err(result::no_room()),
-        Err(BodyFailure::CutOff | BodyFailure::TooLarge) => None,
-    };
-    let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
-    let is_whole = |bytes: &Bytes| match (announced_bytes(&parts.headers), parts.version) {
-        (Some(length), _) => bytes.len() == length,
-        (None, Version::HTTP_11) => true,
-        // Only now: a client may end its stream with an empty frame behind the head.
-        (None, version) => version > Version::HTTP_11 && body.is_end_stream(),
-    };
-    bytes.filter(is_whole).ok_or_else(|| bad_parameter("body", detail))
 }
 
 fn bad_key(detail: impl Into<String>) -> Problem {

@@ -193,14 +193,14 @@ impl EmbeddedStore {
     }
 
     fn with(state: State, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> (Self, Writer) {
-        let (queue, receiver, pulse) = CommandQueue::new();
+        let (queue, receiver, disk_watch) = CommandQueue::new();
         let hints = broadcast::Sender::new(MOST_HINTS);
         let writer = Writer {
             queue: receiver,
             settings,
             clock,
             hints: hints.clone(),
-            pulse,
+            disk_watch,
             state,
             tidied: std::time::Instant::now(),
             pause: TIDY_EVERY,

@@ -1,13 +1,15 @@
-//! The parameters of a query: their values, and what is wrong with them.
+//! The parameters of a query: their values, and what is wrong with them; and who sends them.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::header::CONTENT_LENGTH;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::query_string::{Pairs, QueryError};
-use crate::access::ShownKey;
+use crate::access::{Caller, ShownKey};
+use crate::api::context::RequestContext;
 use crate::api::headers::FENCING_TOKEN;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::Limits;
@@ -135,4 +137,19 @@ pub(super) fn single<'a>(
         return Err(Problem::input(ProblemType::BadParameter, shown, detail));
     }
     Ok(value.map(HeaderValue::as_bytes))
+}
+
+/// What a request carries, and who makes it.
+pub(crate) fn context_of(parts: &Parts) -> Result<(&RequestContext, Caller), Problem> {
+    let context = parts.extensions.get::<RequestContext>().ok_or_else(nobody_asked)?;
+    Ok((context, caller(context)?.clone()))
+}
+
+/// Who makes the request, as it was found before the handler ran.
+pub(crate) fn caller(context: &RequestContext) -> Result<&Caller, Problem> {
+    context.caller().ok_or_else(nobody_asked)
+}
+
+fn nobody_asked() -> Problem {
+    Problem::new(ProblemType::InternalError, "the gateway did not find out who makes the request")
 }

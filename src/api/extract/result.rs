@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use axum::http::request::Parts;
@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Version};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
+use super::body::{BodyFailure, no_room, read_body};
 use super::once::StoreQuery;
 use super::parameters::announced_bytes;
 use super::{LockCall, bad_parameter, context_of, shown_number};
@@ -24,8 +25,6 @@ const RESULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// So much of a result that is refused is read, for so long, before that is said.
 const DRAINED_BYTES: usize = 1024 * 1024;
 const DRAINED_FOR: Duration = Duration::from_secs(1);
-/// The memory of a result grows by so much. Else it would take up to twice of what has arrived.
-pub(super) const PAGE_BYTES: usize = 4096;
 /// What `curl` says of every body.
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -112,7 +111,7 @@ impl ArrivingResult {
     /// Reads it to its end. The room that it takes is given back when that is dropped.
     pub(in crate::api) async fn read(self) -> Result<(WorkResult, RoomTaken), Problem> {
         let Self { mut body, most, announced, status, content_type, mut room } = self;
-        let arrived = match timeout(RESULT_TIMEOUT, read(&mut body, most, &mut room)).await {
+        let arrived = match timeout(RESULT_TIMEOUT, read_body(&mut body, most, &mut room)).await {
             Ok(arrived) => arrived.map_err(|failure| match failure {
                 BodyFailure::CutOff => cut_off(),
                 BodyFailure::TooLarge => too_large(most),
@@ -136,43 +135,6 @@ impl ArrivingResult {
             }
         }
     }
-}
-
-/// Why a body was not read to its end.
-pub(super) enum BodyFailure {
-    /// The client has left, or sends what is no body.
-    CutOff,
-    TooLarge,
-    NoRoom,
-}
-
-/// Copies what arrives: a piece of it would keep the whole buffer of its connection in memory.
-pub(super) async fn read(body: &mut Body, most: usize, room: &mut RoomTaken) -> Result<Bytes, BodyFailure> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Err(BodyFailure::CutOff) };
-        let Some(data) = frame.data_ref() else { continue };
-        let needed = bytes.len() + data.len();
-        if needed > most {
-            return Err(BodyFailure::TooLarge);
-        }
-        if needed > bytes.capacity() {
-            // All that it takes is counted, and not only what has arrived.
-            let capacity = needed.next_multiple_of(PAGE_BYTES).min(most);
-            if !room.grows(capacity - bytes.capacity()) {
-                return Err(BodyFailure::NoRoom);
-            }
-            bytes.reserve_exact(capacity - bytes.len());
-        }
-        bytes.extend_from_slice(data);
-    }
-    bytes.shrink_to_fit();
-    Ok(bytes.into())
-}
-
-pub(super) fn no_room() -> Problem {
-    let detail = "too many results are on their way to this gateway: send it again";
-    Problem::new(ProblemType::TooManyResults, detail)
 }
 
 fn cut_off() -> Problem {

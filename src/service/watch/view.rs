@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use self::known::{AFTER_END, Known, Phase, REMEMBERED};
+use self::known::{AFTER_END, Known, LockPhase, REMEMBERED};
 use super::{Doing, News, Selection};
 use crate::lock::{Ended, Inspected, Lease, LockKey};
 
@@ -54,7 +54,7 @@ impl View {
             }
             Doing::Granted(lease) | Doing::Renewed(lease) => {
                 let is_grant = matches!(doing, Doing::Granted(_));
-                let is_over = known.phase != Phase::Held || is_grant && known.is_told;
+                let is_over = known.phase != LockPhase::Held || is_grant && known.is_told;
                 if fence == known.fence && is_over {
                     return Vec::new();
                 }
@@ -65,7 +65,7 @@ impl View {
                 expired.into_iter().chain([news(lease.clone())]).collect()
             }
             Doing::Released(ended) => {
-                if fence == known.fence && known.phase != Phase::Held {
+                if fence == known.fence && known.phase != LockPhase::Held {
                     return Vec::new();
                 }
                 known.end(ended.fencing_token, ended.kept_ms, now);
@@ -84,7 +84,7 @@ impl View {
             }
             Doing::Unclear => {
                 // No client is granted a lock beside the one that is known to hold it alone.
-                known.is_unclear |= known.phase != Phase::Held || known.fence.is_none();
+                known.is_unclear |= known.phase != LockPhase::Held || known.fence.is_none();
                 known.line_settles_at.get_or_insert(now + LINE_SETTLES);
                 vec![News::Resync]
             }
@@ -108,7 +108,7 @@ impl View {
                 // Who has released it is about to say so, unless its time is over.
                 None => match (known.fence, known.expired(now)) {
                     // Several held it, and nothing is told of their grants.
-                    (None, _) => (known.phase, known.ends_at) = (Phase::Over, now + REMEMBERED),
+                    (None, _) => (known.phase, known.ends_at) = (LockPhase::Over, now + REMEMBERED),
                     (Some(fence), Some(expired)) => {
                         known.end(fence, 0, now);
                         news.push(expired);
@@ -130,17 +130,17 @@ impl View {
                     let left = Duration::from_millis(lease.left_ms);
                     match known.phase {
                         // The look is older than the news of its end.
-                        Phase::Over => {}
-                        Phase::Held if lease.is_released => {
+                        LockPhase::Over => {}
+                        LockPhase::Held if lease.is_released => {
                             let ended = Ended { fencing_token: lease.fencing_token, kept_ms: lease.left_ms };
                             known.end(ended.fencing_token, ended.kept_ms, now);
                             news.push(News::Released(ended));
                         }
-                        Phase::Held if now + left > known.ends_at + RENEWED_BY => {
+                        LockPhase::Held if now + left > known.ends_at + RENEWED_BY => {
                             known.hold(lease, now);
                             news.push(News::Renewed(lease.clone()));
                         }
-                        Phase::Held | Phase::Kept => known.ends_at = known.ends_at.max(now + left),
+                        LockPhase::Held | LockPhase::Kept => known.ends_at = known.ends_at.max(now + left),
                     }
                 }
                 Some(lease) => {

@@ -77,15 +77,15 @@ pub(super) struct CommandQueue {
     /// The room for results, in KiB.
     result_room: Arc<Semaphore>,
     /// How the writer gets on, as it says itself; nothing once it has ended.
-    pulse: Weak<Pulse>,
+    disk_watch: Weak<DiskWatch>,
 }
 
 /// How the writer gets on with its disk. It cannot say so itself while it waits for one that hangs.
 #[derive(Debug)]
-pub(super) struct Pulse(Mutex<Beat>);
+pub(super) struct DiskWatch(Mutex<DiskState>);
 
 #[derive(Debug)]
-struct Beat {
+struct DiskState {
     /// Whether the last write came to the file.
     is_writable: bool,
     /// Since when the writer is at a batch, if it is.
@@ -96,7 +96,7 @@ struct Beat {
     is_told: bool,
 }
 
-impl Pulse {
+impl DiskWatch {
     /// The writer begins with a batch.
     pub(super) fn begin_batch(&self) {
         self.0.lock().busy_since = Some(time::Instant::now());
@@ -104,26 +104,26 @@ impl Pulse {
 
     /// It is done with the batch.
     pub(super) fn end_batch(&self, is_writable: bool) {
-        let mut beat = self.0.lock();
-        beat.is_writable = is_writable;
-        let took = beat.busy_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        let mut state = self.0.lock();
+        state.is_writable = is_writable;
+        let took = state.busy_since.take().map_or(Duration::ZERO, |since| since.elapsed());
         if took >= HANGS_AFTER {
-            beat.hung_at = Some(time::Instant::now());
+            state.hung_at = Some(time::Instant::now());
         }
-        if mem::take(&mut beat.is_told) {
+        if mem::take(&mut state.is_told) {
             tracing::info!(took_ms = whole_ms(took), "the disk of the file store answers again");
         }
     }
 
     /// Whether steps can be done, as far as is known. Tells the log, once for a batch, that the disk hangs.
     fn seems_well(&self) -> bool {
-        let mut beat = self.0.lock();
-        let hangs = beat.busy_since.is_some_and(|since| since.elapsed() >= HANGS_AFTER);
-        if hangs && !mem::replace(&mut beat.is_told, true) {
+        let mut state = self.0.lock();
+        let hangs = state.busy_since.is_some_and(|since| since.elapsed() >= HANGS_AFTER);
+        if hangs && !mem::replace(&mut state.is_told, true) {
             tracing::warn!("the disk of the file store does not answer: nothing is granted until it does");
         }
-        let has_hung = beat.hung_at.is_some_and(|at| at.elapsed() < HAS_HUNG_FOR);
-        beat.is_writable && !hangs && !has_hung
+        let has_hung = state.hung_at.is_some_and(|at| at.elapsed() < HAS_HUNG_FOR);
+        state.is_writable && !hangs && !has_hung
     }
 }
 
@@ -136,18 +136,18 @@ impl Command {
 
 impl CommandQueue {
     /// A queue, its other end, and where the writer says how it gets on.
-    pub(super) fn new() -> (Self, mpsc::Receiver<Message>, Arc<Pulse>) {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Message>, Arc<DiskWatch>) {
         let (sender, receiver) = mpsc::channel();
         let places = Arc::new(Semaphore::new(QUEUE_LIMIT));
         let result_room = Arc::new(Semaphore::new(QUEUED_RESULTS_KIB));
-        let beat = Beat { is_writable: true, busy_since: None, hung_at: None, is_told: false };
-        let pulse = Arc::new(Pulse(Mutex::new(beat)));
-        (Self { sender, places, result_room, pulse: Arc::downgrade(&pulse) }, receiver, pulse)
+        let state = DiskState { is_writable: true, busy_since: None, hung_at: None, is_told: false };
+        let disk_watch = Arc::new(DiskWatch(Mutex::new(state)));
+        (Self { sender, places, result_room, disk_watch: Arc::downgrade(&disk_watch) }, receiver, disk_watch)
     }
 
     /// Whether steps can be done, as far as is known.
     pub(super) fn seems_ready(&self) -> bool {
-        self.pulse.upgrade().is_some_and(|pulse| pulse.seems_well())
+        self.disk_watch.upgrade().is_some_and(|disk_watch| disk_watch.seems_well())
     }
 
     /// Has the writer do one step, and waits for its answer until `deadline`.

@@ -14,7 +14,7 @@ use crate::store::{Hint, StoreError};
 use super::disk::Disk;
 use super::file::StoreFile;
 use super::life::Moment;
-use super::queue::{Answer, Command, Kind, Message, Pulse, closed, too_late};
+use super::queue::{Answer, Command, DiskWatch, Kind, Message, closed, too_late};
 use super::table::{Change, LEAST_PURGED, MOST_PURGED, TIDY_EVERY, TIDY_ON_AFTER, Table};
 use super::{EmbeddedSettings, OpenError};
 
@@ -58,7 +58,7 @@ pub struct Writer {
     /// Where waiters are told.
     pub(super) hints: broadcast::Sender<Hint>,
     /// Where it is told how this gets on.
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) disk_watch: Arc<DiskWatch>,
     /// The state.
     pub(super) state: State,
     /// When what has ended was removed last,
@@ -219,7 +219,7 @@ impl Writer {
             self.pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
             self.tidied = Instant::now();
         }
-        self.pulse.end_batch(self.state.kept.unwritable.is_none());
+        self.disk_watch.end_batch(self.state.kept.unwritable.is_none());
         if stopping.is_some() {
             self.finish(stopping);
             return None;
@@ -228,7 +228,7 @@ impl Writer {
     }
 
     fn commit_with(&mut self, first: Option<Message>) -> Batch {
-        self.pulse.begin_batch();
+        self.disk_watch.begin_batch();
         let (commands, stopping) = self.collect(first);
         let (committed, answers) = self.serve(commands);
         Batch { committed, answers, stopping }
@@ -335,7 +335,7 @@ impl Writer {
 
     /// Closes the file, and only then says so.
     fn finish(self, stopping: Option<oneshot::Sender<()>>) {
-        drop((self.state, self.pulse));
+        drop((self.state, self.disk_watch));
         let mut stopped: Vec<_> = stopping.into_iter().collect();
         while let Ok(message) = self.queue.try_recv() {
             match message {

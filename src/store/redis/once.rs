@@ -6,8 +6,7 @@ use std::sync::Arc;
 use redis::Cmd;
 use tokio::time::{Instant, timeout_at};
 
-use self::record::RecordReply;
-pub(super) use self::record::SeenRecord;
+use self::record::{RecordReply, SeenRecord};
 use super::RedisStore;
 use super::connection::link::Link;
 use super::connection::replicas::Written;

@@ -17,7 +17,7 @@ pub(super) const LINE_LASTS: Duration = Duration::from_secs(10);
 pub(super) struct Known {
     /// The number of the last grant, where one is known.
     pub(super) fence: Option<FencingToken>,
-    pub(super) phase: Phase,
+    pub(super) phase: LockPhase,
     /// When the lease is over; of one that is over, when that may be forgotten.
     pub(super) ends_at: Duration,
     /// Of a lock that is shared: how many hold it, and the number of the grant that ends first. Nothing is told of single grants.
@@ -42,7 +42,7 @@ pub(super) struct Known {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum LockPhase {
     Held,
     /// Released, and kept without a holder until the end of its `min_hold`.
     Kept,
@@ -53,7 +53,7 @@ impl Known {
     pub(super) fn new(now: Duration) -> Self {
         Self {
             fence: None,
-            phase: Phase::Over,
+            phase: LockPhase::Over,
             ends_at: now + REMEMBERED,
             shared: None,
             is_unclear: false,
@@ -69,12 +69,12 @@ impl Known {
     }
 
     pub(super) fn is_taken(&self) -> bool {
-        self.phase != Phase::Over
+        self.phase != LockPhase::Over
     }
 
     /// Whether this grant is known to hold it, and alone.
     pub(super) fn is_held_by(&self, number: FencingToken) -> bool {
-        self.phase == Phase::Held && self.fence == Some(number)
+        self.phase == LockPhase::Held && self.fence == Some(number)
     }
 
     pub(super) fn is_past_end(&self, now: Duration) -> bool {
@@ -94,7 +94,7 @@ impl Known {
 
     pub(super) fn hold(&mut self, lease: &Lease, now: Duration) {
         self.fence = Some(lease.fencing_token);
-        self.phase = if lease.is_released { Phase::Kept } else { Phase::Held };
+        self.phase = if lease.is_released { LockPhase::Kept } else { LockPhase::Held };
         self.ends_at = now + Duration::from_millis(lease.left_ms);
         (self.is_doubtful, self.is_free_since) = (false, None);
     }
@@ -113,8 +113,8 @@ impl Known {
     pub(super) fn end(&mut self, fence: FencingToken, kept_ms: u64, now: Duration) {
         (self.fence, self.is_free_since) = (Some(fence), None);
         (self.phase, self.ends_at) = match kept_ms {
-            0 => (Phase::Over, now + REMEMBERED),
-            _ => (Phase::Kept, now + Duration::from_millis(kept_ms)),
+            0 => (LockPhase::Over, now + REMEMBERED),
+            _ => (LockPhase::Kept, now + Duration::from_millis(kept_ms)),
         };
     }
 }

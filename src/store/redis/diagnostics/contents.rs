@@ -6,9 +6,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue, RedisResult, Value, cmd};
 use tokio::time::Instant;
 
-use crate::lock::FencingToken;
+use crate::lock::{FencingToken, TokenHash};
 use crate::store::Bucket;
-use crate::store::redis::once::SeenRecord;
 use crate::store::redis::scripts::is_readable;
 use crate::store::redis::scripts::keys::{KeySpace, NameKind};
 
@@ -100,8 +99,7 @@ impl Contents {
                 }
                 "once" => {
                     // It is empty if it has ended meanwhile.
-                    let is_good =
-                        |head: Vec<u8>| head.is_empty() || SeenRecord::read(head, 0, 0, None).is_some();
+                    let is_good = |head: Vec<u8>| head.is_empty() || is_record(&head);
                     (of(NameKind::Record, "value of record"), holds(answer, is_good))
                 }
                 "fence" | "record" => {
@@ -158,4 +156,17 @@ fn holds<T: FromRedisValue>(answer: RedisResult<Value>, is_good: impl FnOnce(T) 
         // Any other error speaks of the server, and not of the value.
         Err(error) => error.code() != Some("WRONGTYPE"),
     }
+}
+
+/// Whether this is the head of a record, by the rule of `record.lua`.
+fn is_record(head: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(head);
+    let mut lines = text.split('\n');
+    let fields: Vec<_> = lines.next().unwrap_or_default().split(' ').collect();
+    let is_number = |at: usize| fields[at].parse::<u64>().is_ok();
+    let is_whole = text.starts_with('w') || text.starts_with('d') && lines.count() >= 2;
+    is_whole
+        && fields.len() >= 9
+        && TokenHash::parse(&fields[0][1..]).is_some()
+        && [2, 3, 4, 5, 7].into_iter().all(is_number)
 }

@@ -88,7 +88,7 @@ impl FromRedisValue for RecordReply {
 }
 
 /// A record, read from its head or from the whole of it.
-pub(in super::super) struct SeenRecord {
+pub(super) struct SeenRecord {
     token: TokenHash,
     place: Place,
     fingerprint: Option<Fingerprint>,
@@ -107,7 +107,7 @@ struct Done {
 
 impl SeenRecord {
     /// `ms` is what is left of the lease; or the age of the result. What they look like stands in `record.lua`.
-    pub(in super::super) fn read(text: Vec<u8>, ms: u64, life_ms: u64, bytes: Option<u64>) -> Option<Self> {
+    pub(super) fn read(text: Vec<u8>, ms: u64, life_ms: u64, bytes: Option<u64>) -> Option<Self> {
         let text = Bytes::from(text);
         let mut lines = text.splitn(3, |byte| *byte == b'\n');
         let (header, content_type, body) = (lines.next()?, lines.next(), lines.next());

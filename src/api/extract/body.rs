@@ -1,0 +1,136 @@
+//! The bodies of requests: those that must not be there, the small ones of other tools, and how each is read.
+
+use std::future::ready;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Version;
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::request::Parts;
+use futures_util::FutureExt;
+use futures_util::future::Either;
+use http_body_util::BodyExt;
+use tokio::time::timeout;
+
+use super::parameters::{announced_bytes, bad_parameter, context_of};
+use crate::api::problem::{Problem, ProblemType};
+use crate::api::result_room::RoomTaken;
+use crate::api::state::AppState;
+
+/// How long to wait until a body proves to be empty.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest body that says what a tool asks for, in bytes: far more than any of them sends.
+const LARGEST_SMALL_BODY: usize = 16 * 1024;
+/// The memory of a body grows by so much. Else it would take up to twice of what has arrived.
+const PAGE_BYTES: usize = 4096;
+
+/// Refuses a body. No request needs one, so a body that is there was meant to say something. It must not be ignored
+/// silently.
+pub(crate) fn refuse_body(
+    parts: &Parts,
+    mut body: Body,
+    app: &AppState,
+) -> impl Future<Output = Result<(), Problem>> + Send + use<> {
+    let refuse = |detail| Err(Problem::new(ProblemType::UnexpectedBody, detail));
+    let none = "send no body: this request has all its values in the path, the query and the headers";
+    if parts.headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
+        return Either::Left(ready(refuse(none)));
+    }
+    if body.is_end_stream() {
+        return Either::Left(ready(Ok(())));
+    }
+    let mut room = match context_of(parts) {
+        Ok((context, caller)) => app.room_for_body(&caller, context),
+        Err(problem) => return Either::Left(ready(Err(problem))),
+    };
+    // What waits for its end takes about so much, though nothing of it arrives.
+    if !room.grows(PAGE_BYTES) {
+        return Either::Left(ready(refuse(
+            "too many requests leave open whether they have a body: send none",
+        )));
+    }
+    let look = async move {
+        let _room = room;
+        // Only the first byte of a chunked body shows that it is not empty.
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) if frame.data_ref().is_none_or(|data| data.is_empty()) => {}
+                Ok(_) => return refuse(none),
+                Err(_) => return refuse("the body cannot be read: send none"),
+            }
+        }
+        Ok(())
+    };
+    let looked = async move {
+        timeout(BODY_TIMEOUT, look)
+            .await
+            .unwrap_or_else(|_| refuse("the body did not end in time: send none"))
+    };
+    Either::Right(looked.boxed())
+}
+
+/// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, reading a
+/// stream that its client resets may end as if it were whole. Over HTTP/1.0, a body without a length is none.
+pub(crate) async fn read_small_body(parts: &Parts, mut body: Body, app: &AppState) -> Result<Bytes, Problem> {
+    let (context, caller) = context_of(parts)?;
+    let mut room = app.room_for_body(&caller, context);
+    // As where a body is refused: it takes so much before any of it arrives.
+    if !room.grows(PAGE_BYTES) {
+        return Err(no_room());
+    }
+    let read = timeout(BODY_TIMEOUT, read_body(&mut body, LARGEST_SMALL_BODY, &mut room)).await;
+    let bytes = match read.map_err(|_| bad_parameter("body", "the body did not end in time"))? {
+        Ok(bytes) => Some(bytes),
+        Err(BodyFailure::NoRoom) => return Err(no_room()),
+        Err(BodyFailure::CutOff | BodyFailure::TooLarge) => None,
+    };
+    let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
+    let is_whole = |bytes: &Bytes| match (announced_bytes(&parts.headers), parts.version) {
+        (Some(length), _) => bytes.len() == length,
+        (None, Version::HTTP_11) => true,
+        // Only now: a client may end its stream with an empty frame behind the head.
+        (None, version) => version > Version::HTTP_11 && body.is_end_stream(),
+    };
+    bytes.filter(is_whole).ok_or_else(|| bad_parameter("body", detail))
+}
+
+/// Why a body was not read to its end.
+pub(super) enum BodyFailure {
+    /// The client has left, or sends what is no body.
+    CutOff,
+    TooLarge,
+    NoRoom,
+}
+
+/// Copies what arrives: a piece of it would keep the whole buffer of its connection in memory.
+pub(super) async fn read_body(
+    body: &mut Body,
+    most: usize,
+    room: &mut RoomTaken,
+) -> Result<Bytes, BodyFailure> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return Err(BodyFailure::CutOff) };
+        let Some(data) = frame.data_ref() else { continue };
+        let needed = bytes.len() + data.len();
+        if needed > most {
+            return Err(BodyFailure::TooLarge);
+        }
+        if needed > bytes.capacity() {
+            // All that it takes is counted, and not only what has arrived.
+            let capacity = needed.next_multiple_of(PAGE_BYTES).min(most);
+            if !room.grows(capacity - bytes.capacity()) {
+                return Err(BodyFailure::NoRoom);
+            }
+            bytes.reserve_exact(capacity - bytes.len());
+        }
+        bytes.extend_from_slice(data);
+    }
+    bytes.shrink_to_fit();
+    Ok(bytes.into())
+}
+
+pub(super) fn no_room() -> Problem {
+    let detail = "too many results are on their way to this gateway: send it again";
+    Problem::new(ProblemType::TooManyResults, detail)
+}
