@@ -70,6 +70,17 @@ impl ShownKey {
         text.match_indices(MARK).any(|(at, _)| text.get(at..).is_some_and(|rest| Self::id_in(rest).is_some()))
     }
 
+    /// Whether a key stands anywhere in a text, or most of one. Names that only begin like one are names.
+    pub fn stands_in(text: &str) -> bool {
+        text.match_indices(MARK).any(|(at, mark)| {
+            let begun = text.get(at + mark.len()..).and_then(|rest| rest.split_once('_'));
+            begun.is_some_and(|(id, rest)| {
+                let secret = rest.bytes().take_while(u8::is_ascii_alphanumeric).count();
+                KeyId::parse(id).is_some() && secret >= SECRET_LENGTH / 2
+            })
+        })
+    }
+
     /// What is kept of it.
     pub fn hash(&self) -> SecretHash {
         SecretHash(Sha256::digest(self.secret.as_bytes()).into())
@@ -137,8 +148,10 @@ mod tests {
         let key = ShownKey::generate().reveal();
         for text in [key.clone(), format!("x{key}"), format!("fp_fp_{key}"), format!("job-{}-1", &key[..40])]
         {
-            assert!(ShownKey::is_begun_in(&text), "{text}");
+            assert!(ShownKey::is_begun_in(&text) && ShownKey::stands_in(&text), "{text}");
         }
+        let named = ["fp_subscription_42", "dfp_transactions_eu_2026", "fp_abcdefghijkl_ABCDEFGHIJKLMNO"];
+        assert!(!named.into_iter().any(ShownKey::stands_in));
         for text in ["", "fp_", "fp_job_1", "fp_abcdefghijkl", "my-request-1"] {
             assert!(!ShownKey::is_begun_in(text), "{text}");
         }

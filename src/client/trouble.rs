@@ -167,11 +167,15 @@ fn certificate_problem(error: &CertificateError) -> String {
                 expected.to_str()
             )
         }
-        // An authority of that name with a key of another kind cannot have signed it either.
-        CertificateError::BadSignature
-        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => "its certificate is not signed by the authority of that name that this machine \
+        CertificateError::BadSignature => "its certificate is not signed by the authority of that name that this machine \
              trusts: name the file of the right authority's certificate by --ca-file"
             .to_owned(),
+        CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            "its certificate is not signed by a key such as the authority of that name has that this machine trusts: \
+             name the file of the right authority's certificate by --ca-file; if it is the right one, keys of its \
+             kind, such as P-521, cannot be verified: give the gateway another one"
+                .to_owned()
+        }
         CertificateError::Revoked => "its certificate was revoked: give the gateway a new one".to_owned(),
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             "its certificate is not for servers: give the gateway one with the extended key usage serverAuth"
@@ -270,7 +274,7 @@ mod tests {
                     signature_algorithm_id: Vec::new(),
                     public_key_algorithm_id: Vec::new(),
                 },
-                "--ca-file",
+                "by --ca-file; if it is the right one, keys of its kind, such as P-521,",
             ),
             (CertificateError::UnhandledCriticalExtension, "(unhandled critical extension)"),
             (CertificateError::BadEncoding, "(bad encoding)"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
@@ -185,11 +185,15 @@ impl GrantGuard {
         self.0.iter_mut().for_each(|armed| drop(armed.attempts.drain(..armed.attempts.len() - 1)));
     }
 
-    /// Rolls back in the background what a connection held. Until that is done it keeps `place`, that of the hold, and needs no other.
-    pub(super) fn roll_back_in(mut self, place: impl Send + 'static) {
+    /// Rolls back in the background what a connection held. Until that is done, or the lease over, it keeps the `place` of the hold.
+    pub(super) fn roll_back_in(mut self, place: impl Send + 'static, lease_ends: Instant) {
         let Some(armed) = self.0.take() else { return };
-        let tasks = armed.cleaner.tasks.clone();
-        tasks.spawn(armed.roll_back().map(move |()| drop(place)));
+        armed.cleaner.tasks.clone().spawn(async move {
+            let mut work = Box::pin(armed.roll_back());
+            if timeout_at(lease_ends, &mut work).await.map(|()| drop(place)).is_err() {
+                work.await;
+            }
+        });
     }
 
     /// Rolls back within the deadline, and returns whether a lock was deleted; where that fails, goes on in the
@@ -206,10 +210,6 @@ impl GrantGuard {
                 match armed.try_all(left.min(armed.cleaner.store_timeout / 2)).await {
                     Ok(was_deleted) => {
                         armed.count_done();
-                        // Its client is told only that it has lost the lock.
-                        if armed.told.is_some() {
-                            armed.log_done();
-                        }
                         guard.0 = None;
                         return Ok(was_deleted);
                     }
@@ -293,7 +293,7 @@ impl Armed {
                 info!(key, kept_ms, "released a lock that a connection held: min_hold keeps it taken");
             }
             (LeftToToken { left_ms }, _) => {
-                info!(key, left_ms, "a lock that a connection held stays held: its token had a lease before");
+                info!(key, left_ms, "a lock is left to its token, which had a lease before");
             }
             (Nothing, true) => debug!(key, "nothing was left to release of a lock that a connection held"),
             (Ended { .. }, false) => info!(key, "released a {what} whose answer could not be delivered"),

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use kit::gateway::bare_command;
 use kit::h2::{PREFACE, SETTINGS, cancel, frame, request};
 use kit::http::{raw, raw_call};
+use kit::metrics::Scrape;
 use kit::{Client, Gateway, KeysFile, PATIENCE, RedisServer, Stage, eventually, fresh_token, on_each_store};
 
 mod stalled;
@@ -216,9 +217,9 @@ async fn a_client_whose_request_the_gateway_has_cut_is_not_said_to_have_left() {
     let mut gateway = Gateway::on_redis(&redis, &["--store-timeout", "6s", "--drain-timeout", "1s"]).await;
     let client = Client::new(gateway.address);
     redis.stand_still().await;
-    let asking = tokio::spawn(client.put("/locks/mine").try_send());
-    // It is under way then.
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let asking = tokio::spawn(client.put("/locks/mine?wait=30s").try_send());
+    let waits = async || Scrape::of(gateway.address).await.get("fencepost_waiters") == 1.0;
+    eventually("it is under way", waits).await;
     gateway.signal("TERM");
     assert!(asking.await.unwrap().is_err(), "it is answered");
     gateway.exit_status().await;

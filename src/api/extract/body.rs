@@ -45,9 +45,7 @@ pub(crate) fn refuse_body(
     };
     // What waits for its end takes about so much, though nothing of it arrives.
     if !room.grows(PAGE_BYTES) {
-        return Either::Left(ready(refuse(
-            "too many requests leave open whether they have a body: send none",
-        )));
+        return Either::Left(ready(Err(no_room())));
     }
     let look = async move {
         let _room = room;
@@ -131,6 +129,6 @@ pub(super) async fn read_body(
 }
 
 pub(super) fn no_room() -> Problem {
-    let detail = "too many results are on their way to this gateway: send it again";
+    let detail = "too many results and other bodies are on their way to this gateway: send it again";
     Problem::new(ProblemType::TooManyResults, detail)
 }

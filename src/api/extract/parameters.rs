@@ -89,7 +89,7 @@ pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
 
 /// Refuses a name with an API key in it, which a client has put into the wrong place: logs and lists show names.
 pub(crate) fn refuse_api_key(kind: ProblemType, parameter: &str, name: &str) -> Result<(), Problem> {
-    match ShownKey::is_begun_in(name) {
+    match ShownKey::stands_in(name) {
         true => Err(Problem::input(
             kind,
             parameter,

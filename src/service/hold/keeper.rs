@@ -63,7 +63,10 @@ impl Keeper {
         self.is_told = true;
         self.guard.is_held(self.known.lease.clone(), self.told_until);
         // The last word has a place of its own.
-        let Ok(last_word) = self.events.clone().reserve_owned().await else { return };
+        let Ok(last_word) = self.events.clone().reserve_owned().await else {
+            let lease_ends = Instant::now() + self.known.left();
+            return self.guard.take().roll_back_in((self.permit.clone(), denied), lease_ends);
+        };
         let (events, closing) = (self.events.clone(), self.closing.clone());
         let loss = tokio::select! {
             biased;
@@ -77,8 +80,9 @@ impl Keeper {
             }),
             loss = self.renew_until_lost() => Some(loss),
         };
-        // This hold counts for its caller until its lock is released, if that is still to be done; else no longer.
-        let counted = matches!(loss, None | Some(Loss::KeyRefused)).then_some(denied);
+        // This hold counts for its caller until its lock is released, if that is still to be done, or over; else no longer.
+        let counted = loss.is_none().then_some(denied);
+        let is_to_be_released = matches!(loss, None | Some(Loss::KeyRefused));
         let held_ms = whole_ms(started.elapsed());
         let key = self.key.as_str();
         match loss {
@@ -104,8 +108,9 @@ impl Keeper {
                 }));
             }
         }
-        if let Some(counted) = counted {
-            self.guard.take().roll_back_in((self.permit.clone(), counted));
+        if is_to_be_released {
+            let lease_ends = Instant::now() + self.known.left();
+            self.guard.take().roll_back_in((self.permit.clone(), counted), lease_ends);
         }
     }
 
@@ -113,7 +118,7 @@ impl Keeper {
     /// long as it asked for. Where that is not answered in time, it is the first renewal that does it.
     pub(super) async fn lengthen(&mut self) -> Result<(), StoreError> {
         let sent_at = boottime();
-        let renewed = self.renew(self.store_timeout / 4).await;
+        let renewed = self.renew(self.untold(), self.store_timeout / 4).await;
         let is_longest = matches!(renewed, Ok(Renewed::MaxHoldReached(_)));
         match renewed {
             Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
@@ -148,19 +153,20 @@ impl Keeper {
                 return self.ends_with_its_lease().await;
             }
             let (sent_at, asked_at) = (boottime(), Instant::now());
-            let (lease, is_at_its_end) = match self.renew(left.min(self.store_timeout / 2)).await {
-                Ok(Renewed::Renewed(lease)) => (lease, false),
-                Ok(Renewed::MaxHoldReached(lease)) => (lease, true),
-                Ok(Renewed::NotHeld) if self.known.left().is_zero() => return Loss::Expired,
-                Ok(Renewed::NotHeld | Renewed::Released) => return Loss::Released,
-                Ok(Renewed::HeldByAnother) => return Loss::HeldByAnother,
-                Ok(Renewed::TakenOver) => return Loss::TakenOver,
-                // It is safe to repeat, until the lease may be over.
-                Err(_) => {
-                    backoff.pause().await;
-                    continue;
-                }
-            };
+            let (lease, is_at_its_end) =
+                match self.renew(Renewer::Connection, left.min(self.store_timeout / 2)).await {
+                    Ok(Renewed::Renewed(lease)) => (lease, false),
+                    Ok(Renewed::MaxHoldReached(lease)) => (lease, true),
+                    Ok(Renewed::NotHeld) if self.known.left().is_zero() => return Loss::Expired,
+                    Ok(Renewed::NotHeld | Renewed::Released) => return Loss::Released,
+                    Ok(Renewed::HeldByAnother) => return Loss::HeldByAnother,
+                    Ok(Renewed::TakenOver) => return Loss::TakenOver,
+                    // It is safe to repeat, until the lease may be over.
+                    Err(_) => {
+                        backoff.pause().await;
+                        continue;
+                    }
+                };
             let Some(lease) = lease_left(lease, sent_at) else { continue };
             self.renews_at = asked_at + third_of(self.ttl, &lease);
             self.learn(lease, is_at_its_end);
@@ -184,11 +190,16 @@ impl Keeper {
         Loss::MaxHoldReached
     }
 
-    async fn renew(&self, patience: Duration) -> Result<Renewed, StoreError> {
+    /// Who renews where the client is told of the lease next. Until then, those that come before need no replicas.
+    fn untold(&self) -> fn(Attempt) -> Renewer {
+        if self.is_told { Renewer::Connection } else { Renewer::NewConnection }
+    }
+
+    async fn renew(&self, by: fn(Attempt) -> Renewer, patience: Duration) -> Result<Renewed, StoreError> {
         let most = self.most_until.saturating_sub(boottime());
         // With nothing left to gain it still tells whether the lock is ours.
         let ttl = Ttl::from_ms(whole_ms(self.ttl.as_duration().min(most))).unwrap_or(Ttl::SHORTEST);
-        let by = if self.is_told { Renewer::Connection } else { Renewer::NewConnection }(self.attempt);
+        let by = by(self.attempt);
         let sent_at = boottime();
         let (key, token) = (self.key.clone(), self.token.hash());
         let renewed = self.store.call(Renew { key, token, ttl, by }, Instant::now() + patience).await;
@@ -213,7 +224,7 @@ impl Keeper {
         loop {
             let sent_at = boottime();
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.renew(left.min(self.store_timeout / 2)).await {
+            match self.renew(self.untold(), left.min(self.store_timeout / 2)).await {
                 Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
                     if let Some(lease) = lease_left(lease, sent_at) {
                         self.known = Known::of(lease, self.most_until);

@@ -120,7 +120,9 @@ impl DiskWatch {
         let mut state = self.0.lock();
         let hangs = state.busy_since.is_some_and(|since| since.elapsed() >= HANGS_AFTER);
         if hangs && !mem::replace(&mut state.is_told, true) {
-            tracing::warn!("the disk of the file store does not answer: nothing is granted until it does");
+            tracing::warn!(
+                "the disk of the file store does not answer, or the gateway stood still: nothing is granted until it does"
+            );
         }
         let has_hung = state.hung_at.is_some_and(|at| at.elapsed() < HAS_HUNG_FOR);
         state.is_writable && !hangs && !has_hung

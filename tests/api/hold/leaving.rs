@@ -135,7 +135,7 @@ async fn the_log_says_why_a_lock_stays_taken_whose_connection_has_closed() {
         let says = |text: &'static str, number: &'static str| {
             pair.here.logs(text, move |line| line.contains(text) && line.contains(number))
         };
-        says("stays held: its token had a lease before", "\"left_ms\"").await;
+        says("is left to its token, which had a lease before", "\"left_ms\"").await;
         assert!(!is_free(&pair.there()).await);
         eventually("it is counted apart", async || {
             let scrape = Scrape::of(pair.here.address).await;

@@ -137,7 +137,10 @@ pub(super) async fn lock_or_unlock(
     let call = LockCall::<TerraformQuery>::permitted(&parts, &app)?;
     let body = read_small_body(&parts, body, &app).await?;
     if locks {
-        return lock(&app, call, &LockInfo::parse(&body)?).await;
+        let info = LockInfo::parse(&body)?;
+        // Its room is given back.
+        drop(body);
+        return lock(&app, call, &info).await;
     }
     let (context, _) = context_of(&parts)?;
     if body.is_empty() {

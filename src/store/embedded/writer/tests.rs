@@ -180,11 +180,13 @@ async fn a_store_whose_disk_hangs_does_not_seem_ready() {
         }
     };
     assert!(
-        tokio::time::timeout(Duration::from_secs(4), hangs).await.is_ok(),
+        tokio::time::timeout(Duration::from_secs(60), hangs).await.is_ok(),
         "it seems ready all the while"
     );
     waiting.waits.store(false, Ordering::SeqCst);
-    assert!(matches!(work.await, Ok(Some(_))) && checked.await.is_ok(), "it works again");
+    // With the writer, all would end.
+    let Ok(Some(_writer)) = work.await else { panic!("it has stopped") };
+    assert!(checked.await.is_ok(), "it works again");
     // An alarm wants one that lasts, and the next batch may hang as well.
     assert!(!store.seems_ready().await, "it seems ready at once");
 }

@@ -199,7 +199,7 @@ impl Connector {
     ) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + use<> {
         let (keys, Hints { sender: hints, peer_channels, .. }) = (self.keys.clone(), self.hints.clone());
         move |push: PushInfo| {
-            hints::note_end(&push, &keys, &buckets);
+            hints::note(&push, &keys, &buckets);
             if push.kind == PushKind::Disconnection {
                 closed.notify_one();
             } else if !peer_channels.take(&push)

@@ -73,12 +73,12 @@ impl Listener {
     pub(crate) async fn subscribe(&self, bucket: Bucket) -> RedisResult<()> {
         let channel = self.keys.channel(bucket, &self.gateway);
         let mut connection = self.connection.clone();
-        let reply = match redis::cmd("SSUBSCRIBE").arg(&channel).query_async(&mut connection).await {
-            Err(error) if is_refusal(&error) => {
-                redis::cmd("SUBSCRIBE").arg(&channel).query_async(&mut connection).await
-            }
-            reply => reply,
-        };
+        match redis::cmd("SSUBSCRIBE").arg(&channel).query_async(&mut connection).await {
+            Err(error) if is_refusal(&error) => {}
+            // Where it was done, a push has said so, and another may have said since that the slot has left.
+            reply => return reply,
+        }
+        let reply = redis::cmd("SUBSCRIBE").arg(&channel).query_async(&mut connection).await;
         if reply.as_ref().err().is_none_or(is_refusal) {
             self.buckets.lock().insert(bucket);
         }
@@ -86,15 +86,19 @@ impl Listener {
     }
 }
 
-/// Notes which bucket is no longer listened to, if a push says so: its slot has left the server. The slot may come back, and
-/// the next heartbeat there subscribes again.
-pub(crate) fn note_end(push: &PushInfo, keys: &KeySpace, buckets: &HeardBuckets) {
-    if push.kind == PushKind::SUnsubscribe
+/// Notes which bucket is listened to, or is no longer, if a push says so. When its slot leaves the server, listening ends. The slot may
+/// come back, and the next heartbeat there subscribes again. Pushes come in the order of what they tell.
+pub(crate) fn note(push: &PushInfo, keys: &KeySpace, buckets: &HeardBuckets) {
+    if matches!(push.kind, PushKind::SSubscribe | PushKind::SUnsubscribe)
         && let Some(channel) = push.data.first()
         && let Ok(channel) = String::from_redis_value(channel.clone())
         && let Some(bucket) = keys.bucket_in(&channel)
     {
-        buckets.lock().remove(&bucket);
+        let mut buckets = buckets.lock();
+        let _ = match push.kind {
+            PushKind::SSubscribe => buckets.insert(bucket),
+            _ => buckets.remove(&bucket),
+        };
     }
 }
 
