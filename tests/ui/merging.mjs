@@ -4,6 +4,8 @@ import { readFileSync } from 'node:fs';
 import { assert } from './check.mjs';
 
 const RUNS = 2_000;
+/** How many locks a page of a list has. */
+const PAGE = 1_000;
 const KEYS = ['a', 'b', 'c'];
 /** Two hold it by slots. No event tells of their grants, and a list has the one that ends first. */
 const SHARED = 'shared';
@@ -17,6 +19,7 @@ export async function merging() {
   console.log(`${RUNS} runs`);
   itKnowsWhoWaits(new Locks());
   itHasRoomAgain(new Locks(), MOST_LOCKS);
+  aLaterListIsAsLong(new Locks(), MOST_LOCKS);
 }
 
 /** No event tells again of those who wait while the lock goes from one holder to the next. */
@@ -41,9 +44,44 @@ function itKnowsWhoWaits(locks) {
   shows(0);
 }
 
+/** As the page reads a list: until there is no room. It returns how many pages that took. */
+function listAll(locks, held) {
+  let pages = 0;
+  locks.beginListing();
+  for (let at = 0, isRoom = true; isRoom && at < held.length; at += PAGE) {
+    isRoom = locks.addPage(held.slice(at, at + PAGE), 0);
+    pages += 1;
+  }
+  locks.endListing();
+  return pages;
+}
+
+const lock = (n) => ({ key: `k${n}`, fencing_token: n + 1, expires_in_ms: 1_000, waiters: 0 });
+
+/** If more are held than are kept, a list takes the places of those that it has not. Else it would end with its first page. */
+function aLaterListIsAsLong(locks, most) {
+  let held = Array.from({ length: most + 5 * PAGE }, (_, n) => lock(n));
+  const pages = listAll(locks, held);
+  for (let n = 1; n <= 5; n += 1) {
+    // Those that are new come first: those that were listed before have all places.
+    held = [lock(held.length), lock(held.length + 1), ...held];
+    assert(listAll(locks, held) <= pages, `list ${n} has an end`);
+    assert(locks.size === most && locks.isCut, `${locks.size} are known after list ${n}`);
+    assert(held.slice(0, most - PAGE).every(({ key }) => locks.get(key)), `list ${n} was read to its end`);
+    assert(!locks.hasRoomAgain, `list ${n} is no reason for another`);
+  }
+  // While a list runs, those that it has not reached give way to grants, and the page knows it.
+  locks.beginListing();
+  assert(locks.isCut, 'a list that has only begun finds nothing');
+  const granted = lock(held.length);
+  locks.apply({ event: 'granted', ttl_ms: 1_000, ...granted }, 0);
+  assert(locks.get(granted.key) && locks.size === most, 'a grant has a place');
+  locks.endListing();
+  assert(locks.size === 1 && !locks.isCut, 'the list had no others');
+}
+
 /** Of a list that was cut, all may end that was kept. */
 function itHasRoomAgain(locks, most) {
-  const lock = (n) => ({ key: `k${n}`, fencing_token: n + 1, expires_in_ms: 1_000, waiters: 0 });
   locks.beginListing();
   assert(!locks.addPage(Array.from({ length: most + 1 }, (_, n) => lock(n)), 0), 'there is room for no more');
   locks.endListing();

@@ -1,6 +1,6 @@
 // What is known of the held locks. Lists and events are merged, in whatever order they arrive.
 
-/** The most locks that are kept. Beyond it the page says so. */
+/** The most locks that are kept. If others may be missing, the page says so. */
 export const MOST_LOCKS = 20_000;
 /** How many ended grants are remembered, so that older news of them is recognized; and how many lines of locks that are free. */
 const MOST_REMEMBERED = 20_000;
@@ -14,14 +14,21 @@ const ROOM_FOR_A_LIST = 2_000;
  * has ended, no end from before it began makes an event late. A grant that comes later than that is shown until its lease is over.
  */
 export class Locks {
-  /** An entry is never changed, but replaced. So comparing identities shows whether it is still the same. */
+  /**
+   * An entry is never changed, but replaced. So comparing identities shows whether it is still the same. Those that were
+   * heard of in the latest list or since are at the end.
+   */
   #held = new Map();
+  /** Goes through them once for each list. A search for the first would pass all gaps of those that have left, each time. */
+  #fromOldest = this.#held.entries();
   /** The number of the last grant of a key that is known to have ended, and in which list that was told. */
   #ended = new Map();
   /** How many wait for a key that is not held, and in which list that was told. */
   #waiting = new Map();
   #listing = 0;
-  /** Whether more locks are held than are kept here. */
+  /** Whether all places have gone to locks that were heard of since the latest list began. */
+  #isFull = false;
+  /** Whether a lock was left out. Other locks may have ended since: up to `ROOM_FOR_A_LIST` of them are no reason to look. */
   isCut = false;
 
   get size() {
@@ -38,13 +45,14 @@ export class Locks {
 
   /** Whether a list was cut, and there is room again for what it left out. */
   get hasRoomAgain() {
-    return this.isCut && this.#held.size < MOST_LOCKS - ROOM_FOR_A_LIST;
+    return this.#isFull && this.#held.size < MOST_LOCKS - ROOM_FOR_A_LIST;
   }
 
   /** Begins a list of all held locks. */
   beginListing() {
     this.#listing += 1;
-    this.isCut = false;
+    this.#isFull = false;
+    this.#fromOldest = this.#held.entries();
   }
 
   /** Takes over a page of a list. `askedAt` is when it was asked for. Returns false if no more locks are kept. */
@@ -58,7 +66,7 @@ export class Locks {
       if (isEnded) this.#ended.delete(lock.key);
       this.#put(lock, askedAt + lock.expires_in_ms, known);
     }
-    return !this.isCut;
+    return !this.#isFull;
   }
 
   /** Forgets the locks that were neither in the list nor in an event since it began, and the ends from before it began. */
@@ -66,6 +74,7 @@ export class Locks {
     for (const [key, lock] of this.#held) {
       if (lock.seenIn < this.#listing) this.#held.delete(key);
     }
+    this.isCut = this.#isFull;
     for (const remembered of [this.#ended, this.#waiting]) {
       for (const [key, { toldIn }] of remembered) {
         if (toldIn < this.#listing) remembered.delete(key);
@@ -118,10 +127,8 @@ export class Locks {
   }
 
   #put(lock, endsAt, known, toldIn = known?.toldIn, grantedAt = known?.grantedAt) {
-    if (!known && this.#held.size >= MOST_LOCKS) {
-      this.isCut = true;
-      return;
-    }
+    if (!known && this.#held.size >= MOST_LOCKS && !this.#makesRoom()) return;
+    this.#held.delete(lock.key);
     this.#held.set(lock.key, {
       key: lock.key,
       owner: lock.owner ?? '',
@@ -134,6 +141,15 @@ export class Locks {
       toldIn,
     });
     this.#waiting.delete(lock.key);
+  }
+
+  /** Gives up the oldest lock that was not heard of since the list began. If the list has it, its turn comes. */
+  #makesRoom() {
+    this.isCut = true;
+    if (this.#isFull) return false;
+    const [oldest, { seenIn }] = this.#fromOldest.next().value;
+    this.#isFull = seenIn === this.#listing;
+    return !this.#isFull && this.#held.delete(oldest);
   }
 
   #end(key, number) {

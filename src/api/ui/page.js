@@ -72,7 +72,8 @@ function draw() {
   at('example').textContent = example();
   at('count').textContent = all.length ? held(all.length) : '';
   show('cut', watch.locks.isCut);
-  at('cut').textContent = `More than ${number(MOST_LOCKS)} locks are held. Type the beginning of a name to see those.`;
+  at('cut').textContent =
+    `The page keeps ${number(MOST_LOCKS)} locks at most, and others may be held. Type the beginning of a name to see those.`;
   const hidden = all.length - rows;
   show('more', hidden > 0);
   at('more-text').textContent = `${number(rows)} of ${number(all.length)} are shown.`;
