@@ -235,7 +235,7 @@ impl Watch {
         if state.is_local {
             let told = state.memory.note(None, News::Resync);
             state.subscribers.tell(&told);
-            state.view.doubt();
+            state.view.doubt(told.at);
             for selection in state.subscribers.selections() {
                 state.learn(selection, told.at);
             }

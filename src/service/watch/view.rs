@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use self::known::{AFTER_END, Known, LockPhase, REMEMBERED};
+use self::known::{AFTER_END, Known, LINE_SETTLES, LockPhase, REMEMBERED};
 use super::{Doing, News, Selection};
 use crate::lock::{Ended, Inspected, Lease, LockKey};
 
@@ -15,8 +15,6 @@ mod known;
 const MOST_FOLLOWED: usize = 100_000;
 /// The pause before a look that failed, or that came too early, is repeated.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// A line is looked at so long after it has changed, since many come and go at once.
-const LINE_SETTLES: Duration = Duration::from_millis(100);
 /// A lease that is longer than was known by more than this was renewed.
 const RENEWED_BY: Duration = Duration::from_millis(250);
 
@@ -44,38 +42,33 @@ impl View {
                 known.line_settles_at.get_or_insert(now + LINE_SETTLES);
                 vec![News::Resync]
             }
-            _ if fence.is_some() && fence < known.fence => {
-                if !known.is_doubtful {
-                    return Vec::new();
-                }
-                // The store may have lost the later grant. The next look tells.
-                known.line_settles_at.get_or_insert(now + LINE_SETTLES);
-                vec![News::Resync]
-            }
+            _ if fence.is_some() && fence < known.fence => known.tell_late(now),
             Doing::Granted(lease) | Doing::Renewed(lease) => {
                 let is_grant = matches!(doing, Doing::Granted(_));
                 let is_over = known.phase != LockPhase::Held || is_grant && known.is_told;
                 if fence == known.fence && is_over {
-                    return Vec::new();
+                    return known.tell_late(now);
                 }
                 let expired = known.expired(now).filter(|_| fence != known.fence);
                 known.hold(lease, now);
-                known.is_told = true;
+                (known.is_told, known.doubtful_since) = (true, None);
                 let news = if is_grant { News::Granted } else { News::Renewed };
                 expired.into_iter().chain([news(lease.clone())]).collect()
             }
             Doing::Released(ended) => {
                 if fence == known.fence && known.phase != LockPhase::Held {
-                    return Vec::new();
+                    return known.tell_late(now);
                 }
                 known.end(ended.fencing_token, ended.kept_ms, now);
+                known.doubtful_since = None;
                 vec![News::Released(*ended)]
             }
             Doing::Broken(number) => {
                 if fence == known.fence && !known.is_taken() {
-                    return Vec::new();
+                    return known.tell_late(now);
                 }
                 known.end(*number, 0, now);
+                known.doubtful_since = None;
                 vec![News::Broken(*number)]
             }
             Doing::Line => {
@@ -91,7 +84,7 @@ impl View {
         })
     }
 
-    /// What is to be told of what a look has found.
+    /// What is to be told of what a look has found that was asked at this time.
     pub(super) fn see(&mut self, key: &LockKey, seen: &Inspected, now: Duration) -> Vec<News> {
         self.change(key, now, |known| {
             let (lease, sharing, waiters) = match seen {
@@ -114,7 +107,11 @@ impl View {
                         news.push(expired);
                     }
                     // Readers have looked since.
-                    (Some(fence), None) if known.is_past_end(now) => known.end(fence, 0, now),
+                    (Some(fence), None) if known.is_past_end(now) => {
+                        // Nothing has told them to, if a look found it free before its end.
+                        news.extend(known.is_free_since.map(|_| News::Resync));
+                        known.end(fence, 0, now);
+                    }
                     (Some(fence), None) if known.is_taken() => {
                         let since = *known.is_free_since.get_or_insert(now);
                         if now >= since + LOOK_AGAIN {
@@ -124,9 +121,9 @@ impl View {
                     }
                     (Some(_), None) => {}
                 },
-                Some(lease) if known.is_late(lease.fencing_token) => {}
+                Some(lease) if known.is_late(lease.fencing_token, now) => {}
                 Some(lease) if Some(lease.fencing_token) == known.fence => {
-                    (known.is_doubtful, known.is_free_since) = (false, None);
+                    known.confirm(lease, now);
                     let left = Duration::from_millis(lease.left_ms);
                     match known.phase {
                         // The look is older than the news of its end.
@@ -175,8 +172,8 @@ impl View {
                 news.extend(known.fence.is_some().then_some(News::Resync));
                 known.share(0, lease, now);
             } else if Some(lease.fencing_token) == known.fence {
-                known.is_doubtful = false;
-            } else if !known.is_late(lease.fencing_token) {
+                known.confirm(lease, now);
+            } else if !known.is_late(lease.fencing_token, now) {
                 known.hold(lease, now);
                 known.is_told = false;
             }
@@ -201,8 +198,8 @@ impl View {
     }
 
     /// Something may have been missed of all locks, and readers look for themselves.
-    pub(super) fn doubt(&mut self) {
-        self.locks.values_mut().for_each(|known| known.is_doubtful = true);
+    pub(super) fn doubt(&mut self, now: Duration) {
+        self.locks.values_mut().for_each(|known| known.doubtful_since = Some(now));
     }
 
     /// When the next look is due.

@@ -9,6 +9,8 @@ use crate::lock::{FencingToken, Lease};
 pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 /// A lease is told a little shorter than it is.
 pub(super) const AFTER_END: Duration = Duration::from_millis(5);
+/// A line is looked at so long after it has changed, since many come and go at once.
+pub(super) const LINE_SETTLES: Duration = Duration::from_millis(100);
 /// A line with waiters is looked at again after this time: nothing tells that a ticket has ended, or who waits at a gateway that
 /// was killed.
 pub(super) const LINE_LASTS: Duration = Duration::from_secs(10);
@@ -24,8 +26,8 @@ pub(super) struct Known {
     pub(super) shared: Option<(u64, FencingToken)>,
     /// Whether something happened that may have been a grant beside others. The next look tells.
     pub(super) is_unclear: bool,
-    /// Whether something may have been missed since this was known: it may be over, and the store may have lost it.
-    pub(super) is_doubtful: bool,
+    /// Since when something may have been missed: the grant may be over, and the store may have lost it, or its end.
+    pub(super) doubtful_since: Option<Duration>,
     /// Since when looks find no holder, although nothing was heard of the end of the lease.
     pub(super) is_free_since: Option<Duration>,
     /// Whether this grant was told of, and not only seen.
@@ -57,7 +59,7 @@ impl Known {
             ends_at: now + REMEMBERED,
             shared: None,
             is_unclear: false,
-            is_doubtful: false,
+            doubtful_since: None,
             is_free_since: None,
             is_told: false,
             waiters: 0,
@@ -81,22 +83,53 @@ impl Known {
         self.is_taken() && self.ends_at <= now + AFTER_END
     }
 
-    /// The grant that ended by itself, if that is so. One in doubt may have been released long before.
+    /// The grant that ended by itself, if that is so. One in doubt may have been released long before, and one that a look did
+    /// not find before its end was.
     pub(super) fn expired(&self, now: Duration) -> Option<News> {
-        let fence = self.fence.filter(|_| self.is_past_end(now) && !self.is_doubtful)?;
+        let is_sure = self.doubtful_since.is_none() && self.is_free_since.is_none();
+        let fence = self.fence.filter(|_| self.is_past_end(now) && is_sure)?;
         Some(News::Expired(fence))
     }
 
-    /// Whether a lease of this number is older than what is known, and the store has lost nothing since.
-    pub(super) fn is_late(&self, fence: FencingToken) -> bool {
-        Some(fence) < self.fence && !self.is_doubtful
+    /// Whether a look that was asked at this time counts for more than what was told.
+    fn is_settled_by(&self, asked_at: Duration) -> bool {
+        self.doubtful_since.is_some_and(|since| asked_at > since)
+    }
+
+    /// Whether a lease of this number, found by a look, is older than what is known, and the store has lost nothing since.
+    pub(super) fn is_late(&self, fence: FencingToken, asked_at: Duration) -> bool {
+        Some(fence) < self.fence && !self.is_settled_by(asked_at)
+    }
+
+    /// A look has found the grant that is known. If its end was told, the store has lost the end.
+    pub(super) fn confirm(&mut self, lease: &Lease, asked_at: Duration) {
+        self.is_free_since = None;
+        if self.is_settled_by(asked_at) {
+            self.doubtful_since = None;
+            if self.phase != LockPhase::Held {
+                self.hold(lease, asked_at);
+                self.is_told = false;
+            }
+        }
+    }
+
+    /// What is told of news that come late or twice: nothing. If the store may have lost what was told since, they may be
+    /// new: readers look, and so does the gateway.
+    pub(super) fn tell_late(&mut self, now: Duration) -> Vec<News> {
+        if self.doubtful_since.is_none() {
+            return Vec::new();
+        }
+        self.line_settles_at.get_or_insert(now + LINE_SETTLES);
+        vec![News::Resync]
     }
 
     pub(super) fn hold(&mut self, lease: &Lease, now: Duration) {
         self.fence = Some(lease.fencing_token);
         self.phase = if lease.is_released { LockPhase::Kept } else { LockPhase::Held };
         self.ends_at = now + Duration::from_millis(lease.left_ms);
-        (self.is_doubtful, self.is_free_since) = (false, None);
+        self.is_free_since = None;
+        // What was found before something was missed does not say that it is so still.
+        self.doubtful_since = self.doubtful_since.filter(|since| now <= *since);
     }
 
     /// Several hold it, the first of them until the end of this lease.

@@ -6,6 +6,8 @@ use crate::lock::{FencingToken, Slot, Slots};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const TTL: Duration = Duration::from_secs(10);
+/// When something may have been missed, shortly before.
+const MISSED: Duration = Duration::from_millis(999_999);
 
 fn key() -> LockKey {
     LockKey::parse(b"k").unwrap()
@@ -165,7 +167,7 @@ fn numbers_that_have_fallen_are_told_once_the_store_may_have_lost_the_later_ones
         let mut view = View::default();
         view.note(&key(), &granted(2), NOW);
         assert_eq!(view.note(&key(), &released(1), NOW), [], "it is late");
-        view.doubt();
+        view.doubt(MISSED);
         assert_eq!(view.note(&key(), &released(1), NOW), [News::Resync], "readers may have seen it held");
         view
     };
@@ -184,14 +186,81 @@ fn the_end_of_a_lease_that_may_have_ended_unheard_is_told_only_if_it_was_found_s
     let end = NOW + TTL + AFTER_END;
     let mut view = View::default();
     view.note(&key(), &granted(1), NOW);
-    view.doubt();
+    view.doubt(MISSED);
     assert_eq!(view.see(&key(), &FREE, end), [], "it may have been released long before");
-    assert_eq!(view.note(&key(), &released(1), end), []);
+    assert_eq!(view.note(&key(), &released(1), end), [News::Resync], "it may be of another grant");
     let mut view = View::default();
     view.note(&key(), &granted(1), NOW);
-    view.doubt();
+    view.doubt(MISSED);
     view.learn(&key(), &lease(1), 0, NOW);
     assert_eq!(view.see(&key(), &FREE, end), [News::Expired(number(1))]);
+}
+
+#[test]
+fn a_grant_is_told_on_if_it_holds_still_although_its_end_was_told() {
+    let (renewed, broken) = (Doing::Renewed(lease(1)), Doing::Broken(number(1)));
+    let kept = Doing::Released(Ended { kept_ms: 500, ..ended(1) });
+    for end in [released(1), broken, kept] {
+        for is_listed in [true, false] {
+            let mut view = View::default();
+            view.note(&key(), &granted(1), NOW);
+            view.note(&key(), &end, NOW);
+            assert_eq!(view.note(&key(), &renewed, NOW), [], "it is late");
+            view.doubt(MISSED);
+            assert_eq!(view.note(&key(), &renewed, NOW), [News::Resync], "the store may have lost the end");
+            if is_listed {
+                view.learn(&key(), &lease(1), 0, NOW);
+            } else {
+                assert_eq!(view.see(&key(), &held(1), NOW), [], "readers were told to look");
+            }
+            assert_eq!(view.note(&key(), &renewed, NOW), [News::Renewed(lease(1))]);
+            assert_eq!(view.note(&key(), &released(1), NOW), [News::Released(ended(1))]);
+        }
+    }
+}
+
+#[test]
+fn what_was_looked_for_before_something_was_missed_settles_nothing() {
+    let (asked_at, end) = (MISSED, NOW + TTL + AFTER_END);
+    let doubted = |doings: &[Doing]| {
+        let mut view = View::default();
+        doings.iter().for_each(|doing| drop(view.note(&key(), doing, asked_at)));
+        view.doubt(MISSED);
+        view
+    };
+    for fence in [1, 2] {
+        let mut view = doubted(&[granted(1)]);
+        view.learn(&key(), &lease(fence), 0, asked_at);
+        assert_eq!(view.see(&key(), &held(fence), asked_at), []);
+        assert_eq!(view.see(&key(), &FREE, end), [], "its release may have been missed");
+    }
+    let mut view = doubted(&[granted(1), granted(2)]);
+    view.learn(&key(), &lease(1), 0, asked_at);
+    assert_eq!(view.see(&key(), &held(1), asked_at), []);
+    assert_eq!(view.note(&key(), &released(1), NOW), [News::Resync], "the later grant may hold it");
+    let mut view = doubted(&[granted(1), released(1)]);
+    view.learn(&key(), &lease(1), 0, asked_at);
+    assert_eq!(view.see(&key(), &FREE, end), [], "it is over");
+}
+
+#[test]
+fn doubt_ends_with_the_news_of_an_end() {
+    for end in [released(2), Doing::Broken(number(2))] {
+        let mut view = View::default();
+        view.note(&key(), &granted(2), NOW);
+        view.doubt(MISSED);
+        view.note(&key(), &end, NOW);
+        assert_eq!(view.note(&key(), &released(1), NOW), [], "it is late");
+    }
+}
+
+#[test]
+fn readers_look_at_a_lock_that_was_found_free_before_its_end_also_if_it_ends_meanwhile() {
+    let mut view = View::default();
+    view.note(&key(), &granted(1), NOW);
+    let end = NOW + TTL + AFTER_END;
+    assert_eq!(view.see(&key(), &FREE, end - LOOK_AGAIN / 2), []);
+    assert_eq!(view.see(&key(), &FREE, end), [News::Resync], "it was released");
 }
 
 #[test]
