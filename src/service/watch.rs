@@ -86,6 +86,10 @@ impl Watching {
             return;
         }
         let (mut state, now) = (self.watch.state.lock(), boottime());
+        // Those who watch later must not have it go on.
+        if self.queue.is_closed() {
+            return self.queue.clear();
+        }
         let id = state.enter(&wanted, &self.queue, now);
         state.subscribers.leave(&self.wanted, self.id, now);
         // By an id of these it could come back as if it had looked already.
@@ -324,15 +328,17 @@ impl Watch {
         true
     }
 
-    /// What other gateways do is not heard any more. No stream is to be silent without a word, so all end, and the next one asks
-    /// whether it may listen.
-    async fn end_streams(&self) {
+    /// A server does not let the gateway hear any more what other gateways do. If those that do are not enough, all streams
+    /// end, since none is to be silent without a word. The next one asks again whether it may listen.
+    async fn hear_by_others(&self) {
         let mut is_on = self.is_on.lock().await;
-        let mut state = self.state.lock();
-        if *is_on {
-            state.subscribers.end_all();
-            self.turn_off(&mut is_on, &mut state);
+        let Some(peers) = self.peers().filter(|_| *is_on) else { return };
+        if peers.listen(self.deadline()).await.is_ok() {
+            return self.resync();
         }
+        let mut state = self.state.lock();
+        state.subscribers.end_all();
+        self.turn_off(&mut is_on, &mut state);
     }
 
     fn turn_off(&self, is_on: &mut bool, state: &mut State) {
@@ -378,3 +384,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

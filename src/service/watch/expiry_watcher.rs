@@ -187,7 +187,7 @@ impl Watch {
         self.store.call(Inspect { key: key.clone(), token: None }, self.deadline()).await
     }
 
-    fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.store_timeout / 2
     }
 }

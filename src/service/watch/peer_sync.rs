@@ -250,7 +250,7 @@ impl Watch {
                     watch.resync();
                 }
                 Some(Ok(Heard::Connected)) => {}
-                Some(Ok(Heard::Deaf)) => watch.end_streams().await,
+                Some(Ok(Heard::Deaf)) => watch.hear_by_others().await,
                 Some(Err(RecvError::Lagged(_))) => watch.resync(),
                 Some(Err(RecvError::Closed)) => return,
                 None => watch.see_to_others(&mut summoned_at),

@@ -78,7 +78,11 @@ impl Queue {
         is_first
     }
 
-    /// Forgets what waits to be read. Something must be added at once.
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.lock().is_closed
+    }
+
+    /// Forgets what waits to be read. Something must be added at once, unless nothing follows.
     pub(super) fn clear(&self) {
         self.0.lock().told.clear();
     }

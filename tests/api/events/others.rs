@@ -248,6 +248,38 @@ async fn a_user_who_may_not_use_the_channels_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn streams_go_on_while_enough_servers_of_a_quorum_allow_the_channels() {
+    let quorum = kit::Quorum::start(3).await;
+    for node in &quorum.nodes {
+        let _: () =
+            node.command(&["ACL", "SETUSER", "fp", "on", ">password", "~*", "+@all", "allchannels"]).await;
+    }
+    let store = quorum.url().replace("redlock://", "redlock://fp:password@");
+    let (here, there) = (Gateway::start(&["--store", &store]).await, quorum.gateway(&[]).await);
+    for gateway in [&here, &there] {
+        kit::quorum::is_ready(&Client::new(gateway.address)).await;
+        kit::quorum::asks_all(gateway, &quorum).await;
+    }
+    let mut stream = Stream::open(&Client::new(here.address), "key=k").await;
+    let forbid = async |node: usize| {
+        let _: () = quorum.nodes[node].command(&["ACL", "SETUSER", "fp", "resetchannels"]).await;
+    };
+    forbid(0).await;
+    eventually("the gateway finds that it may not use the channels", async || {
+        here.log().join("\n").contains("cannot learn by one server")
+    })
+    .await;
+    let client = Client::new(there.address);
+    all_is_looked_at(&mut stream).await;
+    for _ in 0..5 {
+        take_and_release(&client, "k").await;
+        stream.until("released").await;
+    }
+    forbid(1).await;
+    stream.rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn streams_end_when_the_channels_are_forbidden_and_may_begin_when_they_are_allowed_again() {
     let redis = RedisServer::start().await;
     let _: () =

@@ -57,7 +57,8 @@ impl PeerChannels {
             let reason = describe(&error);
             tracing::warn!(
                 reason,
-                "the gateway cannot learn what other gateways do any more: streams of events end"
+                "the gateway cannot learn by one server any more what other gateways do: \
+                 without enough other servers, streams of events end"
             );
             heard = Heard::Deaf;
         }
