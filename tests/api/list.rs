@@ -144,7 +144,8 @@ async fn a_list_that_the_store_answers_late_says_what_is_left_by_then() {
     const LATE: Duration = Duration::from_secs(2);
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.port(), Framing::Resp).await;
-    let gateway = Gateway::start(&["--store", &proxy.redis_url(), "--store-timeout", "10s"]).await;
+    let flags = ["--store", &proxy.redis_url(), "--store-timeout", "10s", "--once-memory", "64000000"];
+    let gateway = Gateway::start(&flags).await;
     let client = Client::new(gateway.address);
     client.put("/locks/late-lock?ttl=1m").send().await.expect(201);
     client.put("/once?key=late-work&ttl=1m").token(&fresh_token()).send().await.expect(201);
