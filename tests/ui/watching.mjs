@@ -182,7 +182,7 @@ async function itAnswersNoOtherQuestion(ui, curl) {
   await ui.dialog.getByText('asked/next', { exact: true }).waitFor();
   answer();
   await ui.page.locator('#said').getByText('asked/first: Nobody holds it any more.').waitFor();
-  assert((await ui.dialog.getByRole('alert').innerText()) === '', 'nothing is said of the next');
+  assert((await ui.page.locator('#breaking-problem').textContent()) === '', 'nothing is said of the next');
   assert(await ui.dialog.getByRole('button', { name: 'Break it' }).isEnabled(), 'it can be broken');
   await ui.page.unroute('**/lock?*force=true*');
   await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
