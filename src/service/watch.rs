@@ -48,6 +48,8 @@ pub use wanted::{Selection, Wanted};
 pub const MOST_WATCHERS: usize = 1_000;
 /// How long other gateways may take to hear that somebody watches. If one takes longer, the watchers are told.
 const OTHERS_HEAR: Duration = Duration::from_millis(150);
+/// How long servers have to say that they are listened to, where streams are open meanwhile.
+const LISTENS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The answer to a request to watch.
 pub enum Watched {
@@ -333,7 +335,8 @@ impl Watch {
     async fn hear_by_others(&self) {
         let mut is_on = self.is_on.lock().await;
         let Some(peers) = self.peers().filter(|_| *is_on) else { return };
-        if peers.listen(self.deadline()).await.is_ok() {
+        // No stream waits for long, and none is told anything, while servers are asked.
+        if peers.listen(self.deadline().min(Instant::now() + LISTENS_WITHIN)).await.is_ok() {
             return self.resync();
         }
         let mut state = self.state.lock();

@@ -147,8 +147,9 @@ export class Locks {
   #makesRoom() {
     this.isCut = true;
     if (this.#isFull) return false;
-    const [oldest, { seenIn }] = this.#fromOldest.next().value;
+    const [oldest, { seenIn, waiters }] = this.#fromOldest.next().value;
     this.#isFull = seenIn === this.#listing;
+    if (!this.#isFull && waiters) this.#remember(this.#waiting, oldest, waiters);
     return !this.#isFull && this.#held.delete(oldest);
   }
 

@@ -26,6 +26,8 @@ pub(super) struct View {
     /// The locks whose grants are over, each once, and when it can be forgotten at the earliest. The oldest are first: of many
     /// fresh keys this costs less than a timer for each.
     over: VecDeque<(Duration, LockKey)>,
+    /// When something may have been missed of all locks: also of those that an earlier look is still to tell of.
+    doubted_at: Option<Duration>,
     /// Whether there was no room for some lock.
     is_overfull: bool,
 }
@@ -60,7 +62,6 @@ impl View {
                     return known.tell_late(now);
                 }
                 known.end(ended.fencing_token, ended.kept_ms, now);
-                known.doubtful_since = None;
                 vec![News::Released(*ended)]
             }
             Doing::Broken(number) => {
@@ -68,7 +69,6 @@ impl View {
                     return known.tell_late(now);
                 }
                 known.end(*number, 0, now);
-                known.doubtful_since = None;
                 vec![News::Broken(*number)]
             }
             Doing::Line => {
@@ -199,6 +199,7 @@ impl View {
 
     /// Something may have been missed of all locks, and readers look for themselves.
     pub(super) fn doubt(&mut self, now: Duration) {
+        self.doubted_at = Some(now);
         self.locks.values_mut().for_each(|known| known.doubtful_since = Some(now));
     }
 
@@ -273,9 +274,9 @@ impl View {
     ) -> Vec<News> {
         if self.locks.len() >= MOST_FOLLOWED && !self.locks.contains_key(key) && !self.make_room() {
             self.is_overfull = true;
-            return change(&mut Known::new(now));
+            return change(&mut Known::new(now, self.doubted_at));
         }
-        let known = self.locks.entry(key.clone()).or_insert_with(|| Known::new(now));
+        let known = self.locks.entry(key.clone()).or_insert_with(|| Known::new(now, self.doubted_at));
         let news = change(known);
         let end = known.is_taken().then_some(known.ends_at + AFTER_END);
         let free = known.is_free_since.map(|since| since + LOOK_AGAIN);

@@ -231,7 +231,8 @@ impl RedisServer {
             let lock = StoredLock {
                 token_hash: fields[0].to_owned(),
                 is_pinned: fields[1].starts_with('-'),
-                number: fields[2].parse().unwrap(),
+                // Behind it may stand until when it may last, and is kept.
+                number: fields[2].split(':').next().unwrap().parse().unwrap(),
                 left_ms: left_ms.try_into().expect("a lock without a ttl"),
             };
             (name.strip_prefix("fencepost:{0}:lock:").unwrap().to_owned(), lock)

@@ -52,14 +52,14 @@ pub(super) enum LockPhase {
 }
 
 impl Known {
-    pub(super) fn new(now: Duration) -> Self {
+    pub(super) fn new(now: Duration, doubted_at: Option<Duration>) -> Self {
         Self {
             fence: None,
             phase: LockPhase::Over,
             ends_at: now + REMEMBERED,
             shared: None,
             is_unclear: false,
-            doubtful_since: None,
+            doubtful_since: doubted_at,
             is_free_since: None,
             is_told: false,
             waiters: 0,
@@ -145,6 +145,8 @@ impl Known {
 
     pub(super) fn end(&mut self, fence: FencingToken, kept_ms: u64, now: Duration) {
         (self.fence, self.is_free_since) = (Some(fence), None);
+        // What was found before does not say that it goes on. And the store may have lost it, and give its number anew.
+        self.doubtful_since = self.doubtful_since.map(|_| now);
         (self.phase, self.ends_at) = match kept_ms {
             0 => (LockPhase::Over, now + REMEMBERED),
             _ => (LockPhase::Kept, now + Duration::from_millis(kept_ms)),

@@ -238,19 +238,28 @@ fn what_was_looked_for_before_something_was_missed_settles_nothing() {
     view.learn(&key(), &lease(1), 0, asked_at);
     assert_eq!(view.see(&key(), &held(1), asked_at), []);
     assert_eq!(view.note(&key(), &released(1), NOW), [News::Resync], "the later grant may hold it");
+    let mut view = doubted(&[]);
+    view.learn(&key(), &lease(1), 0, asked_at);
+    assert_eq!(view.see(&key(), &FREE, end), [], "also of a lock that was not known before");
     let mut view = doubted(&[granted(1), released(1)]);
     view.learn(&key(), &lease(1), 0, asked_at);
     assert_eq!(view.see(&key(), &FREE, end), [], "it is over");
 }
 
 #[test]
-fn doubt_ends_with_the_news_of_an_end() {
+fn the_news_of_an_end_leave_its_number_in_doubt_and_count_for_more_than_an_earlier_look() {
     for end in [released(2), Doing::Broken(number(2))] {
         let mut view = View::default();
         view.note(&key(), &granted(2), NOW);
         view.doubt(MISSED);
         view.note(&key(), &end, NOW);
-        assert_eq!(view.note(&key(), &released(1), NOW), [], "it is late");
+        view.learn(&key(), &lease(2), 0, NOW);
+        assert_eq!(view.see(&key(), &FREE, NOW + TTL + AFTER_END), [], "it is over");
+        assert_eq!(
+            view.note(&key(), &granted(1), NOW),
+            [News::Resync],
+            "the store may have lost the later one"
+        );
     }
 }
 

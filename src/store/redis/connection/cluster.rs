@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
@@ -140,11 +141,7 @@ impl Cluster {
             Ok(map) => map,
             Err(error) => return vec![Err(error)],
         };
-        let mut links = Vec::new();
-        for primary in map.primaries() {
-            links.push(primary.link(deadline).await);
-        }
-        links
+        join_all(map.primaries().into_iter().map(|primary| primary.link(deadline))).await
     }
 
     /// All primaries, for as long as each of them keeps its slots.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, PushInfo, PushKind, RedisResult};
 use tokio::sync::{broadcast, mpsc};
@@ -176,16 +177,18 @@ impl PeerBus for Publisher {
         self.peer_channels.listens.store(true, Ordering::Release);
         let (connections, enough) = self.routes.to_listen(deadline).await;
         let (mut heard, mut trouble) = (0, "Redis does not answer".to_owned());
-        for connection in connections {
-            match connection {
-                Ok(mut connection) => {
-                    match timeout_at(deadline, self.peer_channels.listen_on(&mut connection)).await {
-                        Ok(Ok(())) => heard += 1,
-                        Ok(Err(error)) => trouble = describe(&error),
-                        Err(_) => {}
-                    }
-                }
-                Err(error) => trouble = error.to_string(),
+        // All at once: one that hangs must not take the time of the others.
+        let listening = connections.into_iter().map(async |connection| match connection {
+            Ok(mut connection) => {
+                let listens = self.peer_channels.listen_on(&mut connection);
+                timeout_at(deadline, listens).await.ok().map(|reply| reply.map_err(|error| describe(&error)))
+            }
+            Err(error) => Some(Err(error.to_string())),
+        });
+        for listens in join_all(listening).await.into_iter().flatten() {
+            match listens {
+                Ok(()) => heard += 1,
+                Err(reason) => trouble = reason,
             }
         }
         if heard >= enough {
