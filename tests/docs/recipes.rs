@@ -149,8 +149,11 @@ impl Scene {
         scene
     }
 
+    /// What stands there already stays: an interpreter may be about to read it, and would find it empty.
     pub fn write(&self, name: &str, text: &str) {
-        fs::write(self.shell.path(name), text).unwrap();
+        if fs::read_to_string(self.shell.path(name)).ok().as_deref() != Some(text) {
+            fs::write(self.shell.path(name), text).unwrap();
+        }
     }
 
     pub fn program(&self, name: &str, code: &str) {
