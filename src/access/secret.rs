@@ -53,32 +53,39 @@ impl ShownKey {
 
     /// Reads `fp_<id>_<secret>`.
     pub fn parse(text: &str) -> Option<Self> {
-        let (id, secret) = text.strip_prefix(MARK)?.split_once('_')?;
+        let (id, secret) = Self::split(text)?;
         let is_secret =
             secret.len() == SECRET_LENGTH && secret.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        Some(Self { id: KeyId::parse(id).filter(|_| is_secret)?, secret: secret.to_owned() })
+        is_secret.then(|| Self { id, secret: secret.to_owned() })
+    }
+
+    /// The id in what may be a key, and what stands behind it.
+    fn split(text: &str) -> Option<(KeyId, &str)> {
+        let (id, rest) = text.strip_prefix(MARK)?.split_once('_')?;
+        Some((KeyId::parse(id)?, rest))
+    }
+
+    /// What stands behind the id in each part of a text that may be a key.
+    fn behind_ids(text: &str) -> impl Iterator<Item = &str> {
+        let begun = text.match_indices(MARK).filter_map(|(at, _)| text.get(at..));
+        begun.filter_map(|begun| Self::split(begun).map(|(_, rest)| rest))
     }
 
     /// The id in what may be a key with something wrong about it, for the log.
     pub fn id_in(text: &str) -> Option<KeyId> {
-        let (id, _) = text.strip_prefix(MARK)?.split_once('_')?;
-        KeyId::parse(id)
+        Self::split(text).map(|(id, _)| id)
     }
 
     /// Whether a key stands anywhere in a text, or one with something wrong about its secret.
     pub fn is_begun_in(text: &str) -> bool {
-        text.match_indices(MARK).any(|(at, _)| text.get(at..).is_some_and(|rest| Self::id_in(rest).is_some()))
+        Self::behind_ids(text).next().is_some()
     }
 
     /// Whether a key stands anywhere in a text, or most of one. Names that only begin like one are names.
     pub fn stands_in(text: &str) -> bool {
-        text.match_indices(MARK).any(|(at, mark)| {
-            let begun = text.get(at + mark.len()..).and_then(|rest| rest.split_once('_'));
-            begun.is_some_and(|(id, rest)| {
-                let secret = rest.bytes().take_while(u8::is_ascii_alphanumeric).count();
-                KeyId::parse(id).is_some() && secret >= SECRET_LENGTH / 2
-            })
-        })
+        let secrets =
+            Self::behind_ids(text).map(|rest| rest.bytes().take_while(u8::is_ascii_alphanumeric).count());
+        secrets.max().is_some_and(|longest| longest >= SECRET_LENGTH / 2)
     }
 
     /// What is kept of it.

@@ -4,11 +4,14 @@ mod dapr;
 mod fleet_lock;
 mod terraform;
 
+use std::path::PathBuf;
+
 use kit::gateway::run;
 use kit::keys::KeysFile;
 use kit::metrics::{Scrape, metrics_address};
 use kit::{Client, Gateway, eventually};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// What a gateway lists of its locks: key and owner.
 async fn listed(client: &Client) -> Vec<(String, String)> {
@@ -122,20 +125,34 @@ async fn a_body_that_lacks_a_field_is_told_which() {
     }
 }
 
+/// A gateway with an audit log, and a key that may take locks there.
+struct Audited {
+    gateway: Gateway,
+    client: Client,
+    key: String,
+    audit: PathBuf,
+    _files: (KeysFile, TempDir),
+}
+
+impl Audited {
+    async fn with(args: &[&str]) -> Self {
+        let mut keys = KeysFile::new();
+        let key = keys.add_for_all("ci", "\"acquire\"");
+        keys.write();
+        let (flag, directory) = (keys.flag(), tempfile::tempdir().unwrap());
+        let audit = directory.path().join("audit.log");
+        let common = ["--store", "memory:", &flag[0], &flag[1], "--audit-log", audit.to_str().unwrap()];
+        let gateway = Gateway::start(&[&common[..], args].concat()).await;
+        let client = Client::new(gateway.address);
+        Self { gateway, client, key, audit, _files: (keys, directory) }
+    }
+}
+
 /// Without a key, with a body that cannot be read, and by a method that the protocol does not have.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_refused_before_its_lock_is_known_is_counted_as_a_tools() {
-    let mut keys = KeysFile::new();
-    let key = keys.add_for_all("ci", "\"acquire\"");
-    keys.write();
-    let flag = keys.flag();
-    let directory = tempfile::tempdir().unwrap();
-    let audit = directory.path().join("audit.log");
-    let common = ["--store", "memory:", &flag[0], &flag[1], "--metrics-listen", "127.0.0.1:0"];
-    let tools =
-        ["--terraform", "--dapr", "--fleet-lock", "default=1", "--audit-log", audit.to_str().unwrap()];
-    let gateway = Gateway::start(&[&common[..], &tools[..]].concat()).await;
-    let client = Client::new(gateway.address);
+    let tools = ["--terraform", "--dapr", "--fleet-lock", "default=1", "--metrics-listen", "127.0.0.1:0"];
+    let Audited { gateway, client, key, audit, _files } = Audited::with(&tools).await;
     let requests = [
         ("LOCK", "/terraform/k"),
         ("UNLOCK", "/terraform?key=k"),
@@ -172,15 +189,7 @@ async fn what_is_refused_before_its_lock_is_known_is_counted_as_a_tools() {
 /// Each has the status 200.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_log_tells_a_tools_grant_from_a_refusal_and_from_an_unlock() {
-    let mut keys = KeysFile::new();
-    let key = keys.add_for_all("ci", "\"acquire\"");
-    keys.write();
-    let flag = keys.flag();
-    let directory = tempfile::tempdir().unwrap();
-    let audit = directory.path().join("audit.log");
-    let args = ["--store", "memory:", &flag[0], &flag[1], "--dapr", "--audit-log", audit.to_str().unwrap()];
-    let gateway = Gateway::start(&args).await;
-    let client = Client::new(gateway.address);
+    let Audited { gateway: _gateway, client, key, audit, _files } = Audited::with(&["--dapr"]).await;
     for (step, owner) in [("lock", "ann"), ("lock", "ben"), ("unlock", "ben"), ("unlock", "ann")] {
         let body = format!(r#"{{"resourceId":"r","lockOwner":"{owner}","expiryInSeconds":60}}"#);
         client.post(&format!("/v1.0-alpha1/{step}/s")).key(&key).body(body).send().await.expect(200);

@@ -1,18 +1,18 @@
 //! The accept loop against raw sockets: time limits, caps, departures and draining.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::routing::get;
 use fencepost::server::{DrainOutcome, ServerSettings, serve};
-use http_body::Frame;
+use futures_util::stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -52,33 +52,13 @@ impl Drop for OnDrop {
 }
 
 /// A body that has neither a piece nor an end.
-struct Endless;
-
-impl HttpBody for Endless {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Poll::Pending
-    }
+fn endless() -> Body {
+    Body::from_stream(stream::pending::<Result<Bytes, Infallible>>())
 }
 
 /// A body that has always more.
-struct Plenty;
-
-impl HttpBody for Plenty {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Poll::Ready(Some(Ok(Frame::data(vec![b'x'; PLENTY_BYTES].into()))))
-    }
+fn plenty() -> Body {
+    Body::from_stream(stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from(vec![b'x'; PLENTY_BYTES]))))
 }
 
 struct TestServer {
@@ -110,8 +90,8 @@ impl TestServer {
             .route("/slow", get(slow))
             .route("/large", get(async || "x".repeat(LARGE_BYTES)))
             .route("/hang", get(hang))
-            .route("/stream", get(async || Body::new(Endless)))
-            .route("/plenty", get(async || Body::new(Plenty)))
+            .route("/stream", get(async || endless()))
+            .route("/plenty", get(async || plenty()))
             .route("/headers", get(async |headers: HeaderMap| headers.len().to_string()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -39,14 +39,10 @@ pub(crate) fn refuse_body(
     if body.is_end_stream() {
         return Either::Left(ready(Ok(())));
     }
-    let mut room = match context_of(parts) {
-        Ok((context, caller)) => app.room_for_body(&caller, context),
+    let room = match room_to_wait(parts, app) {
+        Ok(room) => room,
         Err(problem) => return Either::Left(ready(Err(problem))),
     };
-    // What waits for its end takes about so much, though nothing of it arrives.
-    if !room.grows(PAGE_BYTES) {
-        return Either::Left(ready(Err(no_room())));
-    }
     let look = async move {
         let _room = room;
         // Only the first byte of a chunked body shows that it is not empty.
@@ -70,12 +66,7 @@ pub(crate) fn refuse_body(
 /// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, reading a
 /// stream that its client resets may end as if it were whole. Over HTTP/1.0, a body without a length is none.
 pub(crate) async fn read_small_body(parts: &Parts, mut body: Body, app: &AppState) -> Result<Bytes, Problem> {
-    let (context, caller) = context_of(parts)?;
-    let mut room = app.room_for_body(&caller, context);
-    // As where a body is refused: it takes so much before any of it arrives.
-    if !room.grows(PAGE_BYTES) {
-        return Err(no_room());
-    }
+    let mut room = room_to_wait(parts, app)?;
     let read = timeout(BODY_TIMEOUT, read_body(&mut body, LARGEST_SMALL_BODY, &mut room)).await;
     let bytes = match read.map_err(|_| bad_parameter("body", "the body did not end in time"))? {
         Ok(bytes) => Some(bytes),
@@ -90,6 +81,13 @@ pub(crate) async fn read_small_body(parts: &Parts, mut body: Body, app: &AppStat
         (None, version) => version > Version::HTTP_11 && body.is_end_stream(),
     };
     bytes.filter(is_whole).ok_or_else(|| bad_parameter("body", detail))
+}
+
+/// Room for a request whose body is waited for: it takes about so much, though nothing of it arrives.
+fn room_to_wait(parts: &Parts, app: &AppState) -> Result<RoomTaken, Problem> {
+    let (context, caller) = context_of(parts)?;
+    let mut room = app.room_for_body(&caller, context);
+    if room.grows(PAGE_BYTES) { Ok(room) } else { Err(no_room()) }
 }
 
 /// Why a body was not read to its end.

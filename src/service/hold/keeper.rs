@@ -64,8 +64,7 @@ impl Keeper {
         self.guard.is_held(self.known.lease.clone(), self.told_until);
         // The last word has a place of its own.
         let Ok(last_word) = self.events.clone().reserve_owned().await else {
-            let lease_ends = Instant::now() + self.known.left();
-            return self.guard.take().roll_back_in((self.permit.clone(), denied), lease_ends);
+            return self.release(Some(denied));
         };
         let (events, closing) = (self.events.clone(), self.closing.clone());
         let loss = tokio::select! {
@@ -109,9 +108,15 @@ impl Keeper {
             }
         }
         if is_to_be_released {
-            let lease_ends = Instant::now() + self.known.left();
-            self.guard.take().roll_back_in((self.permit.clone(), counted), lease_ends);
+            self.release(counted);
         }
+    }
+
+    /// Has the lock released in the background. Until then, or until its lease is over, it counts as one of those at this gateway, and for
+    /// its caller while `counted` lives.
+    fn release(&mut self, counted: Option<Denial>) {
+        let lease_ends = Instant::now() + self.known.left();
+        self.guard.take().roll_back_in((self.permit.clone(), counted), lease_ends);
     }
 
     /// Renews a lock that the token held before, whose lease may be about to end: what the client is told at first is to be as

@@ -125,18 +125,23 @@ impl StorageBackend for SlowDisk {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn on_a_full_disk_looks_are_answered_before_the_file_is_read() {
+/// A store on such a disk, whose last write found no room. So the next change has the file read again.
+fn full() -> (Arc<Waiting>, EmbeddedStore, Writer) {
     let waiting = Arc::new(Waiting::default());
     let disk = SlowDisk(InMemoryBackend::new(), waiting.clone());
     let opened = EmbeddedStore::without_thread(disk, EmbeddedSettings::default(), Arc::new(SystemClock));
     let Ok((store, mut writer)) = opened else { panic!("no store") };
+    writer.state.kept.fail(&StoreError::Unavailable("the disk is full".to_owned()), false);
+    (waiting, store, writer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_looks_are_answered_before_the_file_is_read() {
+    let (waiting, store, mut writer) = full();
     let Ok(key) = LockKey::parse(b"k") else { panic!("a bad key") };
     let token = LeaseToken::generate().hash();
     let change = Request::from(Release { key: key.clone(), token, tombstone: Tombstone::Final });
     let look = Request::from(Inspect { key, token: None });
-    // The last write found no room. So the next change has the file read again.
-    writer.state.kept.fail(&StoreError::Unavailable("the disk is full".to_owned()), false);
     waiting.waits.store(true, Ordering::SeqCst);
     let deadline = Instant::now() + Duration::from_secs(60);
     let (mut changed, mut told) = (store.run(&change, deadline), store.run(&look, deadline));
@@ -159,12 +164,7 @@ async fn on_a_full_disk_looks_are_answered_before_the_file_is_read() {
 /// No number and no line of the log would speak of a disk that hangs, where each client leaves before it is told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_whose_disk_hangs_does_not_seem_ready() {
-    let waiting = Arc::new(Waiting::default());
-    let disk = SlowDisk(InMemoryBackend::new(), waiting.clone());
-    let opened = EmbeddedStore::without_thread(disk, EmbeddedSettings::default(), Arc::new(SystemClock));
-    let Ok((store, mut writer)) = opened else { panic!("no store") };
-    // So the next batch has the file read again.
-    writer.state.kept.fail(&StoreError::Unavailable("the disk is full".to_owned()), false);
+    let (waiting, store, mut writer) = full();
     assert!(store.seems_ready().await);
     let check = Request::from(Check);
     let mut checked = store.run(&check, Instant::now() + Duration::from_secs(60));
