@@ -18,8 +18,11 @@ pub use once::OnceCommandArgs;
 
 /// What `--help` says below the flags.
 pub(super) const MORE_HELP: &str = "\
-Example:
-  fencepost run --wait 0s --busy-exit 0 --ttl 10m nightly-backup -- ./backup.sh --all
+Examples:
+  fencepost run nightly-backup -- ./backup.sh --all
+
+  In the crontab of each machine, so that one of them does the work:
+  fencepost run --wait 0s --busy-exit 0 --gateway-wait 4m --ttl 10m --min-hold 5m --max-hold 20h nightly-backup -- backup
 
 The command finds LOCK_KEY and FENCING_TOKEN in its environment. Its input and output are its own.
 

@@ -22,6 +22,7 @@ Example:
   LEASE=$(fencepost acquire backup --ttl 5m) || exit
   export LEASE_TOKEN=${LEASE% *} FENCING_TOKEN=${LEASE#* }
   trap 'fencepost release backup' EXIT
+  trap 'exit 143' HUP INT TERM
   ./backup.sh \"$FENCING_TOKEN\"
 
 It prints the lease token and the fencing token in one line. With --token-file it prints the fencing token alone. Nothing
@@ -42,17 +43,18 @@ The lease token comes from the file of --token-file, or else from the variable L
 
 Exit status:
   0   done
-  76  the lock is not held any more; or max_hold allows no longer lease
+  76  the lock is not held any more; or, with `renew`, max_hold allows no longer lease
   69  no gateway could be reached, or none could use its store or had room, or something in front of it answered
   2   a setting is wrong, or the gateway refuses the request
   71  the output could not be written";
 
 const HELP_OF_LOOKING: &str = "\
 Exit status:
-  0        done; with `status`: the lock is held
+  0        done; with `status`: the lock is held, or released and kept for its min_hold
   1        with `status`: the lock is free
   69       no gateway could be reached, or none could use its store or had room, or something in front of it answered
   2        a setting is wrong, or the gateway refuses the request
+  71       the output could not be written
   128 + n  signal n came; 141 if the reader of the output has gone";
 
 const HELP_OF_BREAK: &str = "\

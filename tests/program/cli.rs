@@ -376,6 +376,8 @@ fn the_help_of_each_command_for_a_shell_is_grouped_and_short_by_one_dash() {
         });
         assert!(short.contains("\nGateway:\n") && short.lines().count() < 35, "{short}");
         assert!(!short.contains("Exit status:") && long.contains("Exit status:"), "{long}");
+        let statuses = long.split_once("Exit status:").unwrap().1;
+        assert!(statuses.lines().any(|line| line.trim_start().starts_with("71 ")), "{long}");
     }
 }
 
