@@ -77,6 +77,21 @@ fn a_command_to_paste_has_no_comment_that_a_shell_could_read() {
     assert!(read.is_empty(), "{read:#?}");
 }
 
+/// A key of another gateway would go to what listens on this machine, without TLS.
+#[test]
+fn a_key_goes_to_the_gateway_that_the_variable_names() {
+    let calls = snippets().iter().filter(|snippet| snippet.language == "bash").flat_map(|snippet| {
+        let code = snippet.code.replace("\\\n", " ");
+        code.lines().map(|line| (snippet.place(), line.to_owned())).collect::<Vec<_>>()
+    });
+    let has_key: Vec<_> = calls.filter(|(_, line)| line.contains(" -K ")).collect();
+    assert!(has_key.len() > 10, "{has_key:#?}");
+    for (place, line) in has_key {
+        let elsewhere = line.replace("${FENCEPOST_URL:-http://127.0.0.1:8080}", "");
+        assert!(!elsewhere.contains("://"), "{place}: {line}");
+    }
+}
+
 /// A test that asks for a file by its name gets the one that the reader saves.
 #[test]
 fn no_two_snippets_are_saved_under_one_name() {
