@@ -49,7 +49,10 @@ fn once(scene: &Scene, key: &str, work: &str) -> Command {
     let code =
         code.replace("K=report-2026-11-24", &format!("K={key}")).replace("if date ", &format!("if {work} "));
     let code = code.replace("-d wait=20s", "-d takeover=false");
-    assert!(code.contains(&format!("if {work} >result")) && code.contains("takeover=false"), "{code}");
+    assert!(
+        code.contains(&format!("if {work} >\"$dir/result\"")) && code.contains("takeover=false"),
+        "{code}"
+    );
     let name = format!("once-{key}.sh");
     scene.write(&name, &code);
     scene.command("bash", &["-e", "-u", &name])
@@ -113,6 +116,17 @@ async fn a_result_is_stored_though_an_answer_is_lost_and_else_it_is_said() {
     proxy.expect("POST /", page(200));
     let said = say(once(&scene, "f", "echo done"), &proxy).await;
     said.expect(74, "done, but perhaps not stored");
+}
+
+/// Also the file with the key may be named from where the reader is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_work_of_a_record_begins_where_the_reader_is() {
+    let scene = Scene::with_keys_and_tls().await;
+    scene.program("report", "#!/bin/sh\necho reported\n");
+    let mut script = once(&scene, "k", "./report");
+    script.env("FENCEPOST_CURL", "fencepost.curl");
+    let said = Scene::say(script).await;
+    assert_eq!((said.code, said.text.as_str()), (Some(0), "reported\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
