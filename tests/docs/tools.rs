@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
 use crate::clients::installed;
-use crate::pages::file;
+use crate::pages::{file, snippet};
 use kit::gateway::program;
 use kit::{Client, Gateway, KeysFile, PATIENCE, eventually};
 
@@ -159,7 +159,9 @@ async fn terraform_runs_under_a_lock() {
     let gateway = Gateway::start(&["--store", "memory:", "--terraform"]).await;
     let workspace = Workspace::new(&gateway).await;
     let mut command = Command::new(program());
-    command.args(["run", "--wait", "5m", "app", "--", "terraform", "apply", "-lock=false", "-auto-approve"]);
+    let pasted =
+        snippet("console", "terraform apply -lock=false").trim().strip_prefix("$ fencepost ").unwrap();
+    command.args(pasted.split(' ')).arg("-auto-approve");
     command.env("FENCEPOST_URL", format!("http://{}", gateway.address));
     let (is_done, said) = end_of(workspace.begin(command)).await;
     assert!(is_done && said.contains("Apply complete"), "{said}");

@@ -115,6 +115,9 @@ async fn of_several_clusters_with_the_cronjob_one_does_the_work(scene: Scene) {
     assert_eq!((job["apiVersion"].as_str(), job["kind"].as_str()), (Some("batch/v1"), Some("CronJob")));
     assert_eq!(job["spec"]["schedule"].as_str().unwrap().split(' ').count(), 5);
     assert_eq!(job["spec"]["concurrencyPolicy"], "Forbid");
+    // Clusters start it together. A pod that is late by hours finds the lock taken.
+    assert_eq!(job["spec"]["timeZone"], "Etc/UTC");
+    assert_eq!(job["spec"]["startingDeadlineSeconds"], 60);
     let pod = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"];
     assert_eq!(pod["restartPolicy"], "Never");
     // What is mounted is a volume of the pod, and the two objects hold what the variables name.
@@ -156,6 +159,8 @@ async fn of_several_clusters_with_the_cronjob_one_does_the_work(scene: Scene) {
         }
     }
     assert_eq!(scene.read("notes"), "reported with its token\n");
+    let kept = scene.client.get("/locks/nightly-report").send().await.expect(200).json();
+    assert!(kept["expires_in_ms"].as_u64().unwrap() > 5 * 3_600_000, "{kept}");
 }
 
 /// A pod is its container's command here, which ends with what it has started.
