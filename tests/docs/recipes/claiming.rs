@@ -61,6 +61,9 @@ async fn claiming_in_sql_loses_no_update(scene: Scene) {
     // Under the lock all of them are made.
     assert_eq!(deposits(DEPOSITS, |_| deposit("10")).await, DEPOSITS);
     assert_eq!(balance(&scene).await, "160");
+    // However it was started.
+    Scene::say(scene.command("bash", &["deposit", "bank.db", "7", "10"])).await.expect(0, "");
+    Scene::say(scene.command("./deposit", &["bank.db", "7", "-10"])).await.expect(0, "");
     scene.becomes_free("account:7").await;
     // And what the lock is for is safe even where all of them believe that they hold it.
     let at_once = |number: u64| {
@@ -79,6 +82,9 @@ async fn claiming_in_sql_loses_no_update(scene: Scene) {
         let command = scene.script("deposit", &["bank.db", account, amount]);
         Scene::say(command).await.expect(2, "deposit DATABASE ACCOUNT AMOUNT");
     }
+    // What no repetition mends is not told as a newer holder.
+    let missing = scene.script("deposit", &["bank.db", "9", "1"]);
+    Scene::say(missing).await.expect(2, "there is no such account");
     sql(&scene, "INSERT INTO account (id, balance) VALUES ('8', 'x[$(touch ran)]')").await;
     let command = scene.script("deposit", &["bank.db", "8", "1"]);
     Scene::say(command).await.expect(2, "the balance is no whole number");
