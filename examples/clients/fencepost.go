@@ -500,7 +500,7 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 	if method == "DELETE" {
 		return status == http.StatusNoContent
 	} else if isBegin && status == http.StatusOK { // That is somebody's result.
-		return l.record.isReplayed(text, header)
+		return header.Get("Lease-Token") == l.Token && l.record.isReplayed(text, header)
 	} else if status != http.StatusCreated && (isBegin || status != http.StatusOK) {
 		return false
 	}
@@ -536,8 +536,8 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 
 func (r *record) isReplayed(body []byte, header http.Header) bool {
 	number, err := strconv.ParseInt(header.Get("Fencing-Token"), 10, 64)
-	told := header.Get("Once-Bytes") // With another length, it was broken off.
-	if header.Get("Once") != "replayed" || err != nil || told != "" && told != strconv.Itoa(len(body)) {
+	isWhole := header.Get("Once-Bytes") == strconv.Itoa(len(body)) // With another length, it was broken off.
+	if header.Get("Once") != "replayed" || err != nil || !isWhole {
 		return false
 	}
 	r.stored = &Result{Body: body, ContentType: header.Get("Once-Content-Type"), WasReplayed: true, FencingToken: number}

@@ -63,9 +63,10 @@ function isDone(method, path, key, token, status, body) {
   const isWhole = isOurs && isPositive(method === "POST" ? body.kept_ms : body.ttl_ms);
   return isWhole && (isBegin ? status === 201 && Number.isInteger(body.earlier) : status === 200 || status === 201);
 }
-function replayed(status, body, headers) {
-  const fencingToken = Number(headers["fencing-token"]), bytes = Number(headers["once-bytes"] ?? body.length);
-  if (status !== 200 || headers.once !== "replayed" || !(fencingToken > 0) || bytes !== body.length) return undefined;
+function replayed(token, status, body, headers) {
+  const fencingToken = Number(headers["fencing-token"]), isWhole = headers["once-bytes"] === String(body.length);
+  const isOurs = status === 200 && headers.once === "replayed" && headers["lease-token"] === token;
+  if (!isOurs || !isWhole || !(fencingToken > 0)) return undefined;
   const told = headers["once-status"], contentType = headers["once-content-type"];
   return { body, status: told === undefined ? undefined : Number(told), contentType, wasReplayed: true, fencingToken };
 }
@@ -295,11 +296,10 @@ export class Fencepost {
       const shown = { ...this.headers, ...extra, "Lease-Token": token };
       const how = { method, headers: shown, ca: this.ca, signal, ...(failed && { agent: false }) }; // A new connection.
       let { status, data, headers } = await this.send(`${url}${path}?${asked}`, how, sent, timeoutMs);
-      const result = path === "/once" && method === "PUT" && replayed(status, data, headers);
+      const result = path === "/once" && method === "PUT" && replayed(token, status, data, headers);
       if (result) return [sentAt, result];
       const text = data.toString(), wait = headers["retry-after"], after = /^\d+$/.test(wait) ? wait * 1000 : undefined;
-      let body;
-      try { body = JSON.parse(text || "{}"); } catch { /* A proxy's answer. */ }
+      let body; try { body = JSON.parse(text || "{}"); } catch { /* A proxy's answer. */ }
       if (isDone(method, path, key, token, status, body)) return [sentAt, body];
       const problem = String(body?.type).startsWith("/problems/") ? body : {};
       if (status === 400 && !problem.type && url.startsWith("http:") && /tls|https/i.test(text)) status = -1;

@@ -49,8 +49,7 @@ def is_done(method: str, path: str, key: "Keys", token: str, status: int, body: 
     """Whether it is the whole answer to this very request. A proxy may answer 200 with anything."""
     if method == "DELETE": return status == 204
     is_begin = (method, path) == ("PUT", "/once")  # There, 200 is somebody's result.
-    def has(told: Any, name: str) -> bool:
-        return isinstance(told, dict) and type(told.get(name)) is int and told[name] > 0
+    def has(it: Any, name: str) -> bool: return isinstance(it, dict) and type(it.get(name)) is int and it[name] > 0
     if not has(body, "kept_ms" if method == "POST" else "ttl_ms"): return False
     locks = body["locks"] if isinstance(body.get("locks"), list) else [body]  # Each of several has its own number.
     told = [lock.get("key") if has(lock, "fencing_token") else None for lock in locks]
@@ -85,12 +84,11 @@ def result_of(made: "Result | bytes | str", most_bytes: int) -> Result:
                      content_type=kind if re.fullmatch("[ -~]{1,127}", kind) else None)
     if 0 < most_bytes < len(result.body): raise Refused(f"{len(result.body)} bytes are longer than {most_bytes}")
     return result if result.body or result.status is not None else replace(result, status=0)  # That means: empty.
-def replayed(status: int, body: bytes, headers: Any) -> Result | None:
-    number, of_work = headers.get("Fencing-Token") or "", headers.get("Once-Status") or ""
-    if status != 200 or headers.get("Once") != "replayed" or not number.isdecimal(): return None
-    if headers.get("Once-Bytes") not in (None, str(len(body))): return None  # It was broken off.
-    told = int(of_work) if of_work.isdecimal() else None
-    return Result(body, told, headers.get("Once-Content-Type"), True, int(number))
+def replayed(token: str, status: int, body: bytes, said: Any) -> Result | None:
+    number, of_work = said.get("Fencing-Token") or "", said.get("Once-Status") or ""
+    is_whole = said.get("Once-Bytes") == str(len(body)) and said.get("Lease-Token") == token  # And of this request.
+    if status != 200 or said.get("Once") != "replayed" or not is_whole or not number.isdecimal(): return None
+    return Result(body, int(of_work) if of_work.isdecimal() else None, said.get("Once-Content-Type"), True, int(number))
 
 class Lease:
     """Show `fencing_token` to what the lock protects. `ends_at` is by `now`, and never too late."""
@@ -119,6 +117,12 @@ class Place(Lease):
     def is_clean_after(self, error: BaseException) -> bool:  # Of one place: work around it may have done something.
         return isinstance(error, NothingDone) and vars(error).setdefault("told_by", self.lost) is self.lost
 
+class Whole(http.client.HTTPResponse):
+    def begin(self) -> None:
+        stream: Any = self.fp; read = stream.readline; lines: Any = []
+        stream.readline = lambda *most: lines.append(read(*most)) or lines[-1]
+        super().begin()
+        if not lines[-1]: raise http.client.IncompleteRead(b"")  # Its last header may be half of what was sent.
 class InTime(HTTPHandler, HTTPSHandler):
     """Sends nothing once there is a connection, if the one who asked has taken `turn`, or the lease is released."""
     turn: threading.Lock
@@ -126,7 +130,7 @@ class InTime(HTTPHandler, HTTPSHandler):
     def do_open(self, http_class: Any, req: Request, **settings: Any) -> http.client.HTTPResponse:
         def make(host: str, **more: Any) -> Any:
             connection = http_class(host, **more)
-            connect = connection.connect
+            connection.response_class, connect = Whole, connection.connect
             def connect_in_time() -> None:
                 connect()
                 is_over = self.lease and self.lease.lost.is_set()
@@ -145,11 +149,10 @@ class Fencepost:
         told = [ADDRESS.fullmatch(url) for url in self.urls]  # It may hold a password, which the error must not show.
         if not all(one and int((one[2] or ":0")[1:]) < 65536 for one in told):
             raise Refused("FENCEPOST_URL, or what you give, is not http[s]://HOST:PORT, without a user and a password")
-        is_secure = any(url.startswith("https:") for url in self.urls)
         ca_file = ca_file or os.environ.get("SSL_CERT_FILE") or None  # OpenSSL passes over a file that is not there.
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            if is_secure: self.tls = ssl.create_default_context(cafile=ca_file)  # This takes a while.
+            if any(url[:6] == "https:" for url in self.urls): self.tls = ssl.create_default_context(cafile=ca_file)
         except OSError as error: raise Refused(f"the CA file {ca_file}: {error.strerror}") from None
         self.retry_for_s, self.try_for_s, self.store_for_s = retry_for_s, try_for_s, store_for_s
         api_key = api_key or os.environ.get("FENCEPOST_API_KEY", "")
@@ -188,8 +191,7 @@ class Fencepost:
                 with suppress(Exception): self._leave(path, key, token)
             raise
 
-    def _unbegun(self, path: str, key: Keys, token: str) -> Unavailable:
-        """Gives back what was ours, before the work began."""
+    def _unbegun(self, path: str, key: Keys, token: str) -> Unavailable:  # Gives back what was ours.
         with suppress(Exception): self._leave(path, key, token)
         return Unavailable(f"{key}: the lease was over before the work began")
     def _leave(self, path: str, key: Keys, token: str, is_clean: bool = True) -> None:
@@ -234,8 +236,7 @@ class Fencepost:
         finally:
             with suppress(unsaid): self.release(lease)
 
-    def _renews(self, lease: Lease, ttl_s: float) -> None:
-        """Renews in a thread, until the lease is over."""
+    def _renews(self, lease: Lease, ttl_s: float) -> None:  # In a thread, until the lease is over.
         def keep() -> None:
             while not lease.lost.wait(min(ttl_s / 3, lease.ends_at - now())):
                 try: lease.check(); self.renew(lease, ttl_s)
@@ -268,8 +269,7 @@ class Fencepost:
         begun: Place | Result = self._take(Place, key, token, ttl_s, wait_s, query, headers, "/once")
         return begun
 
-    def _store(self, place: Place, result: Result, ttl_s: float) -> Result:
-        """The same post until it is answered. It needs no lease, only that nobody has taken over."""
+    def _store(self, place: Place, result: Result, ttl_s: float) -> Result:  # It needs no lease.
         key, token, until = place.key, place.token, now() + (self.store_for_s or max(ttl_s, self.retry_for_s))
         query = {} if result.status is None else {"status": str(result.status)}
         headers = {"Content-Type": result.content_type} if result.content_type else {}
@@ -306,7 +306,7 @@ class Fencepost:
             shown = self.headers | {"Lease-Token": token} | headers
             request = Request(f"{url}{path}?{urlencode(asked, doseq=True)}", data=body, method=method, headers=shown)
             status, data, said = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s)), lease)
-            if path == "/once" and method == "PUT" and (result := replayed(status, data, said)): return sent, result
+            if path == "/once" and method == "PUT" and (done := replayed(token, status, data, said)): return sent, done
             answer: Any = None
             with suppress(ValueError, RecursionError): answer = json.loads(data or "{}")
             if is_done(method, path, key, token, status, answer): return sent, answer

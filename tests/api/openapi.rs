@@ -464,6 +464,7 @@ fn a_result_is_the_only_body_and_is_any_bytes() {
         let replay = &DOCUMENT["paths"][path]["put"]["responses"]["200"];
         assert!(replay["content"]["application/octet-stream"].is_object(), "{replay}");
         for header in [
+            "Lease-Token",
             "Fencing-Token",
             "Once",
             "Once-Status",

@@ -9,7 +9,9 @@ use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{JSON, USUAL_HEADERS, expiry, insert_fencing_token, json, time_ago, with_grant_headers};
+use super::{
+    JSON, USUAL_HEADERS, expiry, insert_fencing_token, json, time_ago, with_grant_headers, with_token,
+};
 use crate::api::headers::{
     CORP, ONCE, ONCE_BYTES, ONCE_CONTENT_TYPE, ONCE_EARLIER, ONCE_KEPT_UNTIL, ONCE_STATUS, ONCE_STORED_AT,
 };
@@ -214,8 +216,8 @@ pub(crate) fn stored(key: &LockKey, fencing_token: FencingToken, kept_ms: u64, l
     response
 }
 
-/// A result, byte for byte, in a way in which no browser runs it.
-pub(crate) fn replay(stored: Stored) -> Response {
+/// A result, byte for byte, in a way in which no browser runs it. By the token, a client knows whose answer it is.
+pub(crate) fn replay(token: &LeaseToken, stored: Stored) -> Response {
     let Stored { fencing_token, age_ms, kept_ms, result, .. } = stored;
     let bytes = result.body.len();
     let mut response = Response::new(Body::from(result.body));
@@ -242,7 +244,7 @@ pub(crate) fn replay(stored: Stored) -> Response {
     // A proxy may take the length away, and break off.
     headers.insert(ONCE_BYTES, bytes.into());
     headers.extend(result.status.map(|status| (ONCE_STATUS, status.get().into())));
-    response
+    with_token(response, token)
 }
 
 /// Whether no browser runs it, whatever stands behind its name.

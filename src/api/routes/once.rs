@@ -51,7 +51,8 @@ use crate::telemetry::metrics::metrics;
                  ("Once" = String, description = "`begun`, `taken-over` or `continued`. More may be added."),
                  ("Once-Earlier" = u64, description = "How many workers before may have done the work, or a part of it.")), example = json!(example_work())),
         (status = 200, description = "It is done. The body is the result, byte for byte. Only `application/json` and `text/plain` are served as what they are.", content_type = "application/octet-stream", body = String,
-         headers(("Fencing-Token" = u64, description = "The number of the worker that stored the result."),
+         headers(("Lease-Token" = String, description = "The token of your request, or the one that the gateway made for it. With another one, it answers another request."),
+                 ("Fencing-Token" = u64, description = "The number of the worker that stored the result."),
                  ("Once" = String, description = "`replayed`."),
                  ("Once-Status" = u64, description = "The number that was stored with the result, if there is one."),
                  ("Once-Content-Type" = String, description = "The media type that was stored with the result, if there is one."),
@@ -97,7 +98,7 @@ pub(super) async fn begin_work(
             Ok(track(work(how, &place), guard))
         }
         BeginOutcome::Continued(place) => Ok(work("continued", &place)),
-        BeginOutcome::Done(stored) => Ok(answers::replay(stored)),
+        BeginOutcome::Done(stored) => Ok(answers::replay(token, stored)),
         BeginOutcome::NotBegun(why) => Err(not_begun(why)),
     }
 }

@@ -33,7 +33,10 @@ async fn a_result_comes_back_as_it_was_and_runs_nowhere(pair: Pair) {
         here.put(&address).token(&token).send().await.expect(201);
         let post = here.post(&address).token(&token).header("Content-Type", sent);
         post.body("<script>").send().await.expect(200);
-        let answer = there.put(&address).send().await.expect(200);
+        // By the token of the request, a client knows that this is no answer to another one.
+        let reader = fresh_token();
+        let form = if number % 2 == 0 { address } else { format!("/once?key=type{number}") };
+        let answer = there.put(&form).token(&reader).send().await.expect(200);
         assert_eq!(answer.body, "<script>");
         for (name, value) in [
             ("Content-Type", Some(served)),
@@ -46,7 +49,7 @@ async fn a_result_comes_back_as_it_was_and_runs_nowhere(pair: Pair) {
             ("Content-Disposition", Some("attachment")),
             ("Cross-Origin-Resource-Policy", Some("same-origin")),
             ("Cache-Control", Some("no-store")),
-            ("Lease-Token", None),
+            ("Lease-Token", Some(&*reader)),
         ] {
             assert_eq!(answer.header(name), value, "{sent}: {name}");
         }
@@ -62,6 +65,7 @@ async fn a_result_comes_back_as_it_was_and_runs_nowhere(pair: Pair) {
         here.post(&address).token(&token).header("Content-Type", &long).body("x").send().await.expect(200);
         let answer = there.put(&address).send().await.expect(200);
         assert_eq!(answer.header("Once-Content-Type"), Some(&*long).filter(|_| is_told), "{length}");
+        assert!(answer.header("Lease-Token").is_some_and(|made| made != token), "{length}");
     }
 }
 

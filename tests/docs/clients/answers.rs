@@ -48,11 +48,13 @@ pub fn answer(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nconnection: close\r\n\r\n{body}")
 }
 
-/// What is said, with the token of this request in the place of `t`.
+/// What is said, with the token of this request in the place of `t`, in the body or in a header.
 pub fn said_to(request: &str, said: &str) -> String {
     let mut lines = request.lines().map(str::to_lowercase);
     let token = lines.find_map(|line| line.strip_prefix("lease-token: ").map(str::to_owned));
-    said.replace(r#""token":"t""#, &format!(r#""token":"{}""#, token.unwrap_or_default()))
+    let token = token.unwrap_or_default();
+    said.replace(r#""token":"t""#, &format!(r#""token":"{token}""#))
+        .replace("lease-token: t\r", &format!("lease-token: {token}\r"))
 }
 
 /// What answers as it likes, until this is dropped.
