@@ -4,6 +4,9 @@
 pub const MORE_HANDLERS: &str = r#"
 const once = idempotent(locks, { userOf, ttlMs: 30_000 }), tell = (request, response) => response.json(request.body);
 app.post("/forgets", express.urlencoded(), once, tell);
+app.post("/long", express.urlencoded(keepBody), once, (request, response) => {
+  response.status(201).location("/x").set("Content-Encoding", "identity").end("x".repeat(50_000));
+});
 app.post("/form", express.urlencoded(keepBody), once, tell);
 app.post("/parts", express.urlencoded(keepBody), once, (request, response) => {
   response.writeHead(201, request.body.list ? ["Location", "/x"] : { Location: "/x" });
@@ -26,6 +29,14 @@ app.post("/late/:how", express.urlencoded(keepBody), idempotent(locks, { userOf 
 app.use((error, request, response, next) => error.isOwn ? response.status(400).json({ is: "wrong" }) : next(error));
 "#;
 
+/// A handler that is busy, behind a middleware that says something of each answer.
+pub const BUSY_HANDLER: &str = r#"
+app.use((request, response, next) => next(response.location("/before") && undefined));
+app.post("/busy", express.urlencoded(keepBody), idempotent(locks, { userOf }), (request, response) => {
+  response.status(409).location("/handler").json({ detail: "another has the lock" });
+});
+"#;
+
 /// What people may take for a user.
 pub const USERS: &str = r#"
 const users = { object: { id: 1 }, promise: Promise.resolve("ann"), array: ["ann"], nan: NaN, number: 7 };
@@ -35,14 +46,29 @@ app.post("/as/:user", express.urlencoded(keepBody), idempotent(locks, { userOf: 
 });
 "#;
 
-/// Handlers of the other server: one with a task, and a path that its redirects quote.
+/// Handlers of the other server: two with a task, one with a commit behind its answer, one that is busy, one that says
+/// much, and a path that its redirects quote.
 pub const MORE_TASKS: &str = r#"
-from fastapi import BackgroundTasks
+from fastapi import BackgroundTasks, Depends
 def fail() -> None: raise RuntimeError("after the answer")
+def refuse() -> None: raise HTTPException(400, "after the answer")
+async def commit():
+    yield
+    raise HTTPException(409, "it does not commit")
 @app.post("/charges/later", status_code=201)
 async def later(tasks: BackgroundTasks) -> dict[str, str]:
     tasks.add_task(fail)
     return {"is": "done"}
+@app.post("/charges/later-refused", status_code=201)
+async def later_refused(tasks: BackgroundTasks) -> dict[str, str]:
+    tasks.add_task(refuse)
+    return {"is": "done"}
+@app.post("/charges/uncommitted", status_code=201)
+async def uncommitted(committed: None = Depends(commit)) -> dict[str, str]: return {"is": "done"}
+@app.post("/charges/busy")
+async def busy() -> None: raise HTTPException(409, "another has the lock")
+@app.post("/charges/long")
+async def long() -> Response: return Response("x" * 50_000, 201, {"Location": "/x", "Content-Encoding": "identity"})
 @app.post("/charges/of/{name}", status_code=201)
 async def named(name: str) -> dict[str, str]: return {"is": name}
 "#;

@@ -8,9 +8,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use super::handlers::{
-    BEHIND_A_PROXY, LOCKS_OF_EXPRESS, LOCKS_OF_STARLETTE, MORE_TASKS, MOUNTED, NO_RAW_PATH,
-};
+use super::handlers::{LOCKS_OF_EXPRESS, LOCKS_OF_STARLETTE};
 use super::provider::Provider;
 use super::{Scene, on_each_gateway};
 use crate::clients::{installed, root, tool};
@@ -18,17 +16,14 @@ use crate::pages::file;
 use kit::{PATIENCE, eventually, server_port};
 
 mod express;
+mod starlette;
 
 on_each_gateway!(
     of_requests_at_once_one_charges_and_repetitions_get_its_answer,
     an_answer_that_says_too_little_is_not_repeated,
     what_a_killed_server_may_have_done_is_not_done_again,
     a_server_that_may_take_over_ends_what_a_killed_one_began,
-    a_task_of_starlette_that_fails_after_the_answer_changes_nothing,
     what_locks_of_the_handler_raise_is_a_failure_of_the_handler,
-    a_redirect_of_starlette_is_not_stored,
-    another_path_is_another_request_where_starlette_is_told_no_raw_path,
-    an_app_of_starlette_below_a_path_of_its_own_charges_once,
     nobody_is_not_served,
     what_a_provider_declines_is_told_again,
 );
@@ -62,6 +57,8 @@ struct Answer {
     body: Value,
     location: String,
     retry_after: String,
+    /// What is said of the body, if it is left out.
+    left_out: String,
     is_replayed: bool,
 }
 
@@ -128,6 +125,11 @@ impl Server {
         tokio::spawn(ask(url, user.to_owned(), key.to_owned(), cents.to_owned()))
     }
 
+    async fn asks_at(&self, path: &str, key: &str) -> Answer {
+        let url = format!("http://127.0.0.1:{}{path}", self.port);
+        ask(url, "ann".to_owned(), key.to_owned(), "1999".to_owned()).await
+    }
+
     async fn asks(&self, key: &str, cents: &str) -> Answer {
         self.begin("ann/b", key, cents).await.unwrap()
     }
@@ -164,16 +166,18 @@ async fn ask(url: String, user: String, key: String, cents: String) -> Answer {
     if !key.is_empty() {
         command.args(["-H", &format!("Idempotency-Key: {key}")]);
     }
-    let headers = "\n%header{location}\n%header{retry-after}\n%header{idempotency-replayed}\n%{http_code}";
-    command.args(["-w", headers, &url]);
+    let names = ["location", "idempotency-body", "retry-after", "idempotency-replayed"];
+    let headers: String = names.map(|name| format!("\n%header{{{name}}}")).concat();
+    command.args(["-w", &format!("{headers}\n%{{http_code}}"), &url]);
     let said = String::from_utf8(command.output().await.unwrap().stdout).unwrap();
-    let [status, replayed, retry_after, location, body] =
-        said.rsplitn(5, '\n').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{said}"));
+    let [status, replayed, retry_after, left_out, location, body] =
+        said.rsplitn(6, '\n').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{said}"));
     Answer {
         status: status.parse().unwrap(),
         body: serde_json::from_str(body).unwrap_or_default(),
         location: location.to_owned(),
         retry_after: retry_after.to_owned(),
+        left_out: left_out.to_owned(),
         is_replayed: replayed == "true",
     }
 }
@@ -244,17 +248,6 @@ async fn a_server_that_may_take_over_ends_what_a_killed_one_began(scene: Scene) 
     }
 }
 
-async fn a_task_of_starlette_that_fails_after_the_answer_changes_nothing(scene: Scene) {
-    let provider = Provider::start().await;
-    let server = Server::start_with(Framework::FastApi, &scene, &provider, None, MORE_TASKS).await;
-    let url = format!("http://127.0.0.1:{}/charges/later", server.port);
-    for is_replayed in [false, true] {
-        let answer = ask(url.clone(), "ann".to_owned(), "later".to_owned(), "1".to_owned()).await;
-        assert_eq!((answer.status, answer.is_replayed), (201, is_replayed), "{answer:?}");
-        assert_eq!(answer.body["is"], "done");
-    }
-}
-
 async fn what_locks_of_the_handler_raise_is_a_failure_of_the_handler(scene: Scene) {
     for (framework, more) in FRAMEWORKS.into_iter().zip([LOCKS_OF_STARLETTE, LOCKS_OF_EXPRESS]) {
         let provider = Provider::start().await;
@@ -269,55 +262,6 @@ async fn what_locks_of_the_handler_raise_is_a_failure_of_the_handler(scene: Scen
             asks().await.is_refused(500, "not known");
         }
         assert_eq!(scene.read("charged"), "away\nbusy\nmismatch\nnothing\n", "{framework:?}");
-    }
-}
-
-async fn a_redirect_of_starlette_is_not_stored(scene: Scene) {
-    let provider = Provider::start().await;
-    let server = Server::start_with(Framework::FastApi, &scene, &provider, None, MORE_TASKS).await;
-    for path in ["/charges", "/charges/of/a%20%22b%22%C3%A9"] {
-        let asks = async |slash: &str| {
-            let url = format!("http://127.0.0.1:{}{path}{slash}", server.port);
-            ask(url, "ann".to_owned(), path.to_owned(), "1999".to_owned()).await
-        };
-        let answer = asks("/").await;
-        assert!(answer.status == 307 && answer.location.ends_with(path), "{answer:?}");
-        // It is followed with the same key.
-        let answer = asks("").await;
-        assert!(answer.status == 201 && !answer.is_replayed, "{answer:?}");
-    }
-    assert_eq!(provider.charges(), 1);
-}
-
-async fn another_path_is_another_request_where_starlette_is_told_no_raw_path(scene: Scene) {
-    let provider = Provider::start().await;
-    let more = [MORE_TASKS, NO_RAW_PATH].concat();
-    let server = Server::start_with(Framework::FastApi, &scene, &provider, None, &more).await;
-    let asks = async |path: &str| {
-        let url = format!("http://127.0.0.1:{}/charges/of/{path}", server.port);
-        ask(url, "ann".to_owned(), "path".to_owned(), "1999".to_owned()).await
-    };
-    for is_replayed in [false, true] {
-        let answer = asks("%C3%A9").await;
-        assert_eq!((answer.status, answer.is_replayed), (201, is_replayed), "{answer:?}");
-        assert_eq!(answer.body["is"], "\u{e9}");
-    }
-    asks("e").await.is_refused(422, "another request");
-}
-
-async fn an_app_of_starlette_below_a_path_of_its_own_charges_once(scene: Scene) {
-    for (more, path) in
-        [(MOUNTED, "/api/charges"), (BEHIND_A_PROXY, "/api/charges"), (BEHIND_A_PROXY, "/charges")]
-    {
-        let provider = Provider::start().await;
-        let server = Server::start_with(Framework::FastApi, &scene, &provider, None, more).await;
-        let key = format!("{path} {}", more.len());
-        for is_replayed in [false, true] {
-            let url = format!("http://127.0.0.1:{}{path}", server.port);
-            let answer = ask(url, "ann".to_owned(), key.clone(), "1999".to_owned()).await;
-            answer.is_receipt("ch_1", is_replayed);
-        }
-        assert_eq!(provider.charges(), 1, "{key}");
     }
 }
 

@@ -3,26 +3,30 @@
 use tokio::process::Command;
 
 use super::{Framework, Server};
-use crate::recipes::handlers::{LATE_HANDLERS, MORE_HANDLERS, USERS};
+use crate::recipes::handlers::{BUSY_HANDLER, LATE_HANDLERS, MORE_HANDLERS, USERS};
 use crate::recipes::provider::Provider;
 use crate::recipes::{Scene, on_each_gateway};
 
 on_each_gateway!(
     handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways,
     what_runs_after_the_answer_of_express_does_not_change_it,
+    a_409_of_express_is_not_stored_and_a_refusal_keeps_what_was_set_before,
+    an_answer_of_express_that_is_too_long_is_repeated_without_its_body_and_says_so,
     a_user_who_is_no_text_and_no_number_is_not_served,
 );
+
+const SAID: &str = "\n%header{content-encoding}%header{idempotency-body}%header{location} %{http_code}";
 
 /// Express with more code in its program.
 async fn express(scene: &Scene, more: &str) -> Server {
     Server::start_with(Framework::Express, scene, &Provider::start().await, None, more).await
 }
 
-/// Its answer: the body, and then its `Location` and its status. The path is the key, too.
+/// Its answer: the body, and then what is said of the body, its `Location` and its status. The path is the key, too.
 async fn post(server: &Server, path: &str, form: &str) -> String {
     let mut command = Command::new("curl");
     command.args(["-sS", "--max-time", "30", "-d", form, "-H", "X-User: ann", "-H"]);
-    command.args([&format!("Idempotency-Key: {path}"), "-w", "\n%header{location} %{http_code}"]);
+    command.args([&format!("Idempotency-Key: {path}"), "-w", SAID]);
     let said = command.arg(format!("http://127.0.0.1:{}/{path}", server.port)).output().await.unwrap();
     String::from_utf8(said.stdout).unwrap()
 }
@@ -52,6 +56,24 @@ async fn what_runs_after_the_answer_of_express_does_not_change_it(scene: Scene) 
             assert_eq!(said, "{\"receipt\":\"ch_1\"}\n/x 201", "{how}, {round}");
         }
     }
+}
+
+/// A page of another origin reads no refusal without the headers that a middleware sets for it.
+async fn a_409_of_express_is_not_stored_and_a_refusal_keeps_what_was_set_before(scene: Scene) {
+    let server = express(&scene, BUSY_HANDLER).await;
+    let said = post(&server, "busy", "").await;
+    assert!(said.ends_with("/handler 409"), "{said}");
+    let said = post(&server, "busy", "").await;
+    assert!(said.contains("not known") && said.ends_with("/before 500"), "{said}");
+    let said = post(&server, "busy", "a=b").await;
+    assert!(said.contains("another request") && said.ends_with("/before 422"), "{said}");
+}
+
+async fn an_answer_of_express_that_is_too_long_is_repeated_without_its_body_and_says_so(scene: Scene) {
+    let server = express(&scene, MORE_HANDLERS).await;
+    let said = post(&server, "long", "").await;
+    assert!(said.len() > 50_000 && said.ends_with("\nidentity/x 201"), "{}", said.len());
+    assert_eq!(post(&server, "long", "").await, "\ntoo-long/x 201");
 }
 
 /// All of them would be one: `[object Object]`, or `[object Promise]`.
