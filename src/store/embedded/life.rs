@@ -19,19 +19,24 @@ pub(super) const MOST_APART: Duration = Duration::from_millis(1);
 pub(super) struct Life {
     /// The end, as time since boot.
     pub(super) end: Duration,
-    /// The rest that the record was last given: what a clock that cannot be trusted may at most leave it.
-    pub(super) longest: Duration,
+    /// The length that it was last given: what a clock that cannot be trusted may at most leave of it.
+    pub(super) longest_ms: u64,
+    /// Its latest end by a wall clock before this start, in nanoseconds since the Unix epoch; 0 where it has begun since.
+    pub(super) told_ns: u64,
 }
 
 impl Life {
     /// A life of `length` from `now` on.
     pub(super) fn starting(now: Duration, length: Duration) -> Self {
-        Self { end: now + length, longest: length }
+        Self { end: now + length, longest_ms: whole_ms(length), told_ns: 0 }
     }
 
     /// The same life, or one of `length` from `now` on where that ends later.
     pub(super) fn extended(self, now: Duration, length: Duration) -> Self {
-        if now + length > self.end { Self::starting(now, length) } else { self }
+        if now + length <= self.end {
+            return self;
+        }
+        Self { told_ns: self.told_ns, ..Self::starting(now, length) }
     }
 
     /// What is left in whole milliseconds; 0 means that it is over.
@@ -104,30 +109,29 @@ pub(super) fn warn_if_ahead(last: u64, wall: Duration) {
 
 /// The row of a life.
 pub(super) fn life_row(life: Life, now: Moment) -> LifeRow {
-    let longest_ms = whole_ms(life.longest);
     let wall_end = now.wall + life.end.saturating_sub(now.boot);
-    (longest_ms, nanoseconds(life.end), nanoseconds(wall_end))
+    (life.longest_ms, nanoseconds(life.end), nanoseconds(wall_end).max(life.told_ns))
 }
 
 /// The life in a row, as it goes on from `now`.
 ///
 /// Within one boot the clock that counts since boot is exact. Over a reboot only the wall clock bridges the gap, and
-/// people may have set it. So after a reboot a life lasts at most the rest that it was last given, by a renewal or by
-/// an earlier reboot.
+/// people may have set it. So after a reboot a life lasts at most the length that it was last given.
 ///
-/// If the wall clock was set between the row and the last batch, the end has two times by it. Which was right is not known, so the
-/// later one counts: a lock that stays for too long is better than one that is granted twice.
+/// If the wall clock was set between the row and the last batch, the end has two times by it, and a third where it was wrong at an
+/// earlier boot. Which was right is not known, so the latest one counts, and stays in the row: a lock that stays for too long is better
+/// than one that is granted twice.
 pub(super) fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, written_in: WrittenIn) -> Life {
-    let longest = Duration::from_millis(longest_ms);
     let (boot_end, wall_end) = (Duration::from_nanos(boot_ns), Duration::from_nanos(wall_ns));
-    let rest = match written_in {
-        WrittenIn::ThisBoot => boot_end.saturating_sub(now.boot),
+    let (rest, told) = match written_in {
+        WrittenIn::ThisBoot => (boot_end.saturating_sub(now.boot), wall_end),
         WrittenIn::AnotherBoot { wall_at_boot } => {
             let end = wall_at_boot.map_or(wall_end, |at_boot| wall_end.max(at_boot + boot_end));
-            end.saturating_sub(now.wall)
+            (end.saturating_sub(now.wall), end)
         }
     };
-    Life::starting(now.boot, rest.min(longest))
+    let end = now.boot + rest.min(Duration::from_millis(longest_ms));
+    Life { end, longest_ms, told_ns: nanoseconds(told) }
 }
 
 /// A time as a row has it.
@@ -167,7 +171,7 @@ mod tests {
         let now = moment(5, 1_000_020);
         let life = restored(row(), now, REBOOTED);
         assert_eq!(life.left_ms(now.boot), 40_000);
-        assert_eq!(life.longest, Duration::from_secs(40));
+        assert_eq!((life.longest_ms, life.told_ns), (60_000, row().2));
     }
 
     #[test]
@@ -177,6 +181,18 @@ mod tests {
         assert_eq!(restored(row(), now, REBOOTED).left_ms(now.boot), 60_000);
         now.wall += 2 * HOUR;
         assert!(restored(row(), now, REBOOTED).is_over(now.boot));
+    }
+
+    #[test]
+    fn a_renewal_by_a_slow_clock_keeps_the_end_that_was_told_before() {
+        let mut now = moment(5, 1_000_001);
+        now.wall -= HOUR;
+        let renewed = restored(row(), now, REBOOTED).extended(now.boot, 2 * HOUR);
+        let life = restored(life_row(renewed, now), moment(5, 1_000_002), REBOOTED);
+        assert_eq!(life.left_ms(Duration::from_secs(5)), 3_599_000);
+        let shorter = restored(row(), now, REBOOTED).extended(now.boot, Duration::from_secs(61));
+        let life = restored(life_row(shorter, now), moment(5, 1_000_002), REBOOTED);
+        assert_eq!(life.left_ms(Duration::from_secs(5)), 58_000);
     }
 
     #[test]

@@ -11,8 +11,6 @@ use bytes::Bytes;
 
 use super::life::Life;
 
-/// The longest rest of the lease of a result that came after its end: the mark of that.
-const LATE: Duration = Duration::from_millis(1);
 /// What one record takes in memory, its texts and its body aside. In the file it takes less.
 pub(super) const RECORD_BYTES: u64 = 850;
 
@@ -59,6 +57,8 @@ pub(super) struct Since {
     pub(super) at: Duration,
     /// and how long before that it was.
     pub(super) before: Duration,
+    /// When it was by the wall clock of that moment, in nanoseconds since the Unix epoch, where that stands in the file.
+    pub(super) wall_ns: Option<u64>,
 }
 
 impl Since {
@@ -71,12 +71,13 @@ impl Since {
 impl Work {
     /// The lease of what is done, either in time or after the end of the worker's lease.
     pub(super) fn ended_lease(now: Duration, is_late: bool) -> Life {
-        Life { end: now, longest: if is_late { LATE } else { Duration::ZERO } }
+        // A length of a millisecond is the mark of the one that was late.
+        Life { longest_ms: is_late.into(), ..Life::starting(now, Duration::ZERO) }
     }
 
     /// Whether its result came after the end of the lease.
     pub(super) fn is_late(&self) -> bool {
-        self.result.is_some() && !self.lease.longest.is_zero()
+        self.result.is_some() && self.lease.longest_ms > 0
     }
 
     /// Whether its worker's lease runs.

@@ -45,8 +45,9 @@ pub(super) fn work_row(work: &Work, now: Moment) -> WorkRow<'_> {
     let earlier_fence = work.earlier_fence.map_or(0, FencingToken::get);
     let fingerprint = work.fingerprint.as_ref().map(Fingerprint::as_bytes);
     let result = work.result.as_ref().map(|StoredResult { stored, result }| {
-        let stored_at = now.wall.saturating_sub(stored.age(now.boot));
-        (nanoseconds(stored_at), result.status.map(WorkStatus::get), result.content_type.as_deref())
+        let by_this_clock = || nanoseconds(now.wall.saturating_sub(stored.age(now.boot)));
+        let stored_ns = stored.wall_ns.unwrap_or_else(by_this_clock);
+        (stored_ns, result.status.map(WorkStatus::get), result.content_type.as_deref())
     });
     (
         (work.token.as_bytes(), attempt, work.fence.get(), work.note.stored()),
@@ -68,16 +69,12 @@ pub(super) fn read_work(
     let (token, attempt, fence, note) = place;
     let (earlier, earlier_fence, fingerprint, keep_ms) = terms;
     let (mut life, has_result) = (restored(life, now, written_in), result.is_some());
-    // Over a reboot only the wall clock says that the memory of a worker is over, and it may be wrong. To remember it for
-    // longer costs little. To forget it costs the promise that no worker was there before. So what ended while the machine was
-    // off is remembered once more for as long. A clock that is ahead can still leave less of it than there should be.
-    if !has_result && written_in != WrittenIn::ThisBoot && life.is_over(now.boot) {
-        life = Life::starting(now.boot, MEMORY);
-    }
-    let mut lease_left = restored(lease, now, written_in);
-    if has_result {
-        // Nothing is left of it, and its longest rest says whether the result was late.
-        lease_left.longest = Duration::from_millis(lease.0);
+    // Over a reboot only the wall clock says that the memory of a worker or of its result is over, and it may be wrong. To
+    // remember it for longer costs little. To forget it costs the promise that no worker was there before. So what ended while the
+    // machine was off is remembered once more for as long. A clock that is ahead can still leave less of it than there should be.
+    if written_in != WrittenIn::ThisBoot && life.is_over(now.boot) {
+        let kept = Duration::from_millis(life.longest_ms);
+        life = Life::starting(now.boot, if has_result { kept } else { MEMORY });
     }
     let result = match result {
         None => None,
@@ -89,7 +86,7 @@ pub(super) fn read_work(
             };
             let content_type = content_type.map(str::to_owned);
             let result = WorkResult { status, content_type, body: body? };
-            Some(StoredResult { stored: Since { at: now.boot, before }, result })
+            Some(StoredResult { stored: Since { at: now.boot, before, wall_ns: Some(stored_ns) }, result })
         }
     };
     let work = Work {
@@ -101,7 +98,7 @@ pub(super) fn read_work(
         earlier_fence: FencingToken::new(earlier_fence),
         fingerprint: fingerprint.map(|bytes| Fingerprint::from_bytes(*bytes)),
         keep: Keep::new(Duration::from_millis(keep_ms))?,
-        lease: lease_left,
+        lease: restored(lease, now, written_in),
         life,
         result,
     };

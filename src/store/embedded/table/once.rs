@@ -116,7 +116,7 @@ impl Table {
         }
         let (fencing_token, is_late) = (work.fence, work.lease.is_over(now));
         let life = Life::starting(now, keep.unwrap_or(work.keep).as_duration());
-        let stored = Since { at: now, before: Duration::ZERO };
+        let stored = Since { at: now, before: Duration::ZERO, wall_ns: None };
         let done = Work {
             attempt: None,
             lease: Work::ended_lease(now, is_late),

@@ -75,5 +75,5 @@ impl Pool {
 
 /// As it is of the record itself.
 fn is_over(end: Duration, now: Duration) -> bool {
-    Life { end, longest: Duration::ZERO }.is_over(now)
+    Life::starting(end, Duration::ZERO).is_over(now)
 }

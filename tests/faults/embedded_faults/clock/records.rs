@@ -133,10 +133,26 @@ async fn a_wall_clock_that_was_set_right_before_a_reboot_ends_no_lease_of_a_work
     }
 }
 
-/// Only the wall clock can tell how long the machine was off. It may end a lease early, and the time of a result. It ends no memory
-/// of a worker: the next one would be told that nobody was there.
+/// The clock of one boot is slow.
 #[tokio::test(flavor = "multi_thread")]
-async fn over_a_reboot_no_wall_clock_ends_the_memory_of_a_worker() {
+async fn a_boot_with_a_slow_clock_ends_no_result_early_and_changes_no_time_at_which_it_was_stored() {
+    for slow in [HOUR, 2 * DAY] {
+        let mut machine = Machine::new();
+        let (working, done) = one_works_and_one_is_done(&mut machine).await;
+        machine.reboot(Duration::ZERO, Set::Back(slow)).await;
+        assert_eq!(done.state(&machine).await, Some((WorkState::Done, 0, 24 * 60 * MINUTE_MS)), "{slow:?}");
+        machine.reboot(MINUTE, Set::Forward(slow)).await;
+        let expected = Some((WorkState::Working, 8 * MINUTE_MS, 8 * MINUTE_MS + WEEK_MS));
+        assert_eq!(working.state(&machine).await, expected, "{slow:?}");
+        let Begun::Done(stored) = done.begin(&machine, MINUTE_MS).await else { panic!("it is lost") };
+        assert_eq!((stored.age_ms, stored.kept_ms), (2 * MINUTE_MS, (24 * 60 - 2) * MINUTE_MS), "{slow:?}");
+    }
+}
+
+/// Only the wall clock can tell how long the machine was off. It may end a lease early. It ends no memory of a worker, and of no
+/// result: the next one would be told that nobody was there.
+#[tokio::test(flavor = "multi_thread")]
+async fn over_a_reboot_no_wall_clock_ends_the_memory_of_a_worker_or_of_its_result() {
     for set in EITHER_WAY {
         let mut machine = Machine::new();
         let (working, lapsed, done) = (Worker::new(), Worker::new(), Worker::new());
@@ -156,11 +172,12 @@ async fn over_a_reboot_no_wall_clock_ends_the_memory_of_a_worker() {
             }
             Set::Forward(_) => {
                 assert_eq!((working_now.0, working_now.1), (WorkState::Lapsed, 0));
-                assert_eq!(done_now.is_none(), is_far, "{set:?}: {done_now:?}");
                 // What the clock alone has ended is remembered for as long again.
                 if is_far {
                     assert_eq!(working_now.2, WEEK_MS);
                 }
+                let left_ms = day_ms - if is_far { 0 } else { 65 * MINUTE_MS };
+                assert_eq!(done_now, Some((WorkState::Done, 0, left_ms)), "{set:?}");
             }
         }
         // A clock that was set back has given it its ttl again.
@@ -170,5 +187,6 @@ async fn over_a_reboot_no_wall_clock_ends_the_memory_of_a_worker() {
         machine.pass(8 * DAY);
         assert_eq!(working.look(&machine).await, None);
         assert_eq!(lapsed.look(&machine).await, None);
+        assert_eq!(done.look(&machine).await, None);
     }
 }

@@ -50,6 +50,38 @@ async fn a_wall_clock_that_was_set_wrong_before_a_reboot_ends_no_lease_early() {
     }
 }
 
+/// It is slow where its battery is empty, and ahead where that was set wrong. Nothing was asked for meanwhile, or the row was written
+/// anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_boot_with_a_wrong_clock_ends_no_lease_early_that_is_told_by_the_next_one() {
+    let wrong = [
+        (Set::Back(HOUR), Set::Forward(HOUR)),
+        (Set::Back(100 * HOUR), Set::Forward(100 * HOUR)),
+        (Set::Forward(5 * MINUTE), Set::Back(5 * MINUTE)),
+    ];
+    for (wrong, right) in wrong {
+        for is_asked in [false, true] {
+            let mut machine = Machine::new();
+            let (holder, released) = held_and_released(&machine).await;
+            machine.reboot(Duration::ZERO, wrong).await;
+            if is_asked {
+                // To look pins the grant, and what a later start of the same boot reads is this.
+                assert!(holder.left_ms(&machine).await > 0);
+                machine.set_while(RIGHT, Meanwhile::ClosedAndOpened).await;
+                holder.renew(&machine, MINUTE_MS).await;
+            }
+            machine.reboot(MINUTE, right).await;
+            assert_eq!(holder.left_ms(&machine).await, 8 * MINUTE_MS, "{wrong:?} {is_asked}");
+            if let Set::Back(_) = wrong {
+                assert_eq!(released.acquire(&machine, MINUTE_MS).await, Acquired::TokenReleased, "{wrong:?}");
+            }
+            // It ends by the clock that is right.
+            machine.reboot(8 * MINUTE, RIGHT).await;
+            assert_eq!(holder.left_ms(&machine).await, 0, "{wrong:?} {is_asked}");
+        }
+    }
+}
+
 /// The program before this one writes batches, and does not say by which clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_earlier_version_has_written_since_is_not_judged_by_an_older_step() {
