@@ -57,6 +57,7 @@ pub(super) struct Handle(pub(super) Arc<Disk>);
 impl Disk {
     /// Opens and locks the file at `path`.
     pub(super) fn open(path: &Path) -> Result<Self, DatabaseError> {
+        let before = place_of(&fs::metadata(path)?)?;
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let about = file.metadata()?;
         if !about.is_file() || about.len() == 0 {
@@ -65,7 +66,12 @@ impl Disk {
         if !lock(&file)? {
             return Err(DatabaseError::DatabaseAlreadyOpen);
         }
-        Ok(Self::at(path, FileBackend::new(file.try_clone()?)?, file)?)
+        let disk = Self::at(path, FileBackend::new(file.try_clone()?)?, file)?;
+        // Another gateway may have the one that stands there by now.
+        if disk.place != Some(before) {
+            return Err(io::Error::other("it was replaced while it was opened: start again").into());
+        }
+        Ok(disk)
     }
 
     /// The same of a file that is locked: a process that closes it may cut it before that.
@@ -77,7 +83,7 @@ impl Disk {
         let mut disk = Self::new(path, backend, Some(file));
         let length = disk.backend.len()?;
         let head = vec![0; HEAD_BYTES.min(usize::try_from(length).unwrap_or(HEAD_BYTES))];
-        disk.place = Some(place_of(&fs::metadata(path)?));
+        disk.place = Some(place_of(&fs::metadata(path)?)?);
         (disk.length, disk.head) = (AtomicU64::new(length), Mutex::new(head));
         Ok(disk)
     }
@@ -103,13 +109,13 @@ impl Disk {
         let Some(opened) = self.place else { return Ok(()) };
         match fs::metadata(&self.path) {
             Ok(there)
-                if place_of(&there) == opened
+                if place_of(&there).is_ok_and(|place| place == opened)
                     && there.len() == self.length.load(Ordering::Relaxed)
                     && self.begins_as_left() =>
             {
                 Ok(())
             }
-            Ok(there) if place_of(&there) == opened => Err(io::Error::new(
+            Ok(there) if place_of(&there).is_ok_and(|place| place == opened) => Err(io::Error::new(
                 ErrorKind::InvalidData,
                 "another program has changed it: put it right, and restart the gateway",
             )),
@@ -208,8 +214,14 @@ fn is_locked(
     }
 }
 
-fn place_of(file: &Metadata) -> Place {
-    (file.dev(), file.ino())
+/// A file that was mounted by itself is still at its path when it has been removed, or replaced, where it came from.
+fn place_of(file: &Metadata) -> io::Result<Place> {
+    match file.nlink() {
+        0 => Err(io::Error::other(
+            "it has been removed where it was mounted from: put it back, and mount it again",
+        )),
+        _ => Ok((file.dev(), file.ino())),
+    }
 }
 
 /// Opens a file that is being made. No other user may have put it there.

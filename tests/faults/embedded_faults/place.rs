@@ -1,8 +1,10 @@
 //! A file that is moved away, removed or replaced while its gateway runs: what stands there is another gateway's.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use kit::gateway::command;
 use kit::{Answer, Client, Gateway, eventually, fresh_token};
@@ -163,6 +165,45 @@ async fn numbers_go_on_above_those_of_a_gateway_that_served_while_the_file_was_a
     fs::rename(&aside, &file).unwrap();
     let later = scene.put("another").await.expect(201);
     assert!(later.fencing_token() > granted.fencing_token(), "{granted:?}, then {later:?}");
+}
+
+/// As a container has it. Its path leads to the old file for as long as that is mounted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_file_is_mounted_by_itself_grants_nothing_once_it_was_removed_or_replaced_at_its_origin()
+ {
+    for is_replaced in [false, true] {
+        let Scene { directory, gateway, token } = Scene::start().await;
+        drop(gateway);
+        let (origin, mounted) = (directory.path().join("locks.redb"), directory.path().join("mounted"));
+        // A process keeps the mount in a namespace of its own. It ends with its input.
+        let script = r#"touch "$0" && mount --bind "$1" "$0" && echo ready && exec cat"#;
+        let mut keeper = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+            .args([&mounted, &origin])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(keeper.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n", "a namespace of one's own is needed here");
+        let seen = PathBuf::from(format!("/proc/{}/root{}", keeper.id(), mounted.display()));
+        let scene = Scene { directory, gateway: gateway_on(&seen).await, token };
+        scene.put("more").await.expect(201);
+        if is_replaced {
+            fs::copy(&origin, scene.path("copy")).unwrap();
+            fs::rename(scene.path("copy"), &origin).unwrap();
+        } else {
+            fs::remove_file(&origin).unwrap();
+        }
+        scene.knows().await;
+        drop(scene.gateway);
+        let store = format!("file:{}", seen.display());
+        let said = Gateway::try_start(&["--store", &store]).await.err().unwrap_or_default();
+        assert!(said.iter().any(|line| line.contains("it has been removed where")), "{said:?}");
+        keeper.kill().unwrap();
+        keeper.wait().unwrap();
+    }
 }
 
 /// Also one that is asked for nothing.

@@ -99,3 +99,28 @@ fn a_length_that_was_changed_by_a_call_that_failed_is_no_change_of_another_progr
     assert!(fs::write(&path, "cut").is_ok());
     assert!(handle.0.check_place().is_err(), "another program has cut it");
 }
+
+/// A gateway that took the one for the other would serve beside the gateway of the file that stands there now.
+#[test]
+fn a_file_that_is_replaced_while_it_is_opened_is_not_taken_for_its_successor() {
+    let Ok(directory) = tempfile::tempdir() else { panic!("no directory") };
+    let path = directory.path().join("locks.redb");
+    let files: Vec<_> = (0..1_000).map(|n| directory.path().join(n.to_string())).collect();
+    for file in &files {
+        // It is not removed, so that no other file has its number.
+        let made = fs::write(file, "any").and_then(|()| fs::hard_link(file, file.with_extension("kept")));
+        assert!(made.is_ok(), "{made:?}");
+    }
+    assert!(fs::hard_link(&files[0], &path).is_ok());
+    let replacing = std::thread::spawn({
+        let path = path.clone();
+        move || files.iter().all(|file| fs::rename(file, &path).is_ok())
+    });
+    while !replacing.is_finished() {
+        let Ok(disk) = Disk::open(&path) else { continue };
+        let Some(Ok(about)) = disk.file.as_ref().map(File::metadata) else { panic!("no file") };
+        assert_eq!(disk.place, Some((about.dev(), about.ino())));
+    }
+    assert!(replacing.join().is_ok_and(|replaced| replaced));
+    assert!(Disk::open(&path).is_ok());
+}
