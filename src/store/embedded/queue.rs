@@ -224,5 +224,5 @@ pub(super) fn closed() -> StoreError {
 
 /// That a step was not begun in time.
 pub(super) fn too_late() -> StoreError {
-    StoreError::Unavailable("the store was too busy to begin in time; nothing was done".to_owned())
+    StoreError::Unavailable("the store was too busy to begin in time".to_owned())
 }

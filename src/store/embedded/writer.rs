@@ -258,6 +258,11 @@ impl Writer {
     /// of this batch needs no commit.
     fn serve(&mut self, mut commands: Vec<Command>) -> (Result<(), StoreError>, Vec<(Answer, bool)>) {
         commands.sort_by_key(|command| command.kind != Kind::Look);
+        // Where this process stood still, the file may have been away, and another gateway may have granted locks meanwhile.
+        if self.tidied.elapsed() > 2 * TIDY_EVERY {
+            let table = &mut self.state.table;
+            table.start_run(table.last_fence(), self.clock.wall());
+        }
         let (mut now, mut has_reopened) = (self.clock.boot(), false);
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {

@@ -299,3 +299,29 @@ fn a_wall_clock_that_is_set_is_written_also_where_nothing_is_asked_for() {
         assert_eq!(writer.state.kept.batch - first, batches, "{wall:?}");
     }
 }
+
+/// The file may have been away meanwhile, and another gateway may have granted locks by the clock.
+#[test]
+fn a_writer_that_stood_still_begins_a_run_of_numbers_at_the_clock() {
+    let (start, hour) = (Duration::from_secs(1_900_000_000), Duration::from_secs(3600));
+    let clock = Arc::new(SetClock(parking_lot::Mutex::new(start)));
+    let settings = EmbeddedSettings::default();
+    let opened = EmbeddedStore::without_thread(InMemoryBackend::new(), settings, clock.clone());
+    let Ok((_store, mut writer)) = opened else { panic!("no store") };
+    *clock.0.lock() = start + hour;
+    let Some(then) = std::time::Instant::now().checked_sub(Duration::from_secs(3)) else { return };
+    writer.tidied = then;
+    let _ = writer.commit_queued();
+    let last = Duration::from_micros(writer.state.table.last_fence());
+    assert!(last + Duration::from_millis(1) > start + hour, "{last:?}");
+}
+
+/// Another try of the same request may have done something.
+#[tokio::test]
+async fn what_comes_too_late_is_not_said_to_have_done_nothing() {
+    let (settings, clock) = (EmbeddedSettings::default(), Arc::new(SystemClock));
+    let opened = EmbeddedStore::without_thread(InMemoryBackend::new(), settings, clock);
+    let Ok((store, _writer)) = opened else { panic!("no store") };
+    let late = store.run(&Request::from(Check), Instant::now()).await;
+    assert_eq!(late, Err(StoreError::Unavailable("the store was too busy to begin in time".to_owned())));
+}
