@@ -89,13 +89,13 @@ pub enum UnusableFile {
     #[error("cannot be opened: permission denied")]
     NoPermission,
     /// It holds something else.
-    #[error("is not a Fencepost store; if it was one, wait for the longest ttl, and start without it")]
+    #[error("is not a Fencepost store; if it was one, {way}", way = file::START_ANEW)]
     NotAStore,
     /// A later version of this program wrote it, in a format of this version.
     #[error("was written by a newer version (file format {0})")]
     NewerFormat(u64),
     /// Not all of it is as it was written.
-    #[error("is damaged: {0}. Wait for the longest ttl, move it away, and start: a new file is made")]
+    #[error("is damaged: {0}. You can {way}", way = file::START_ANEW)]
     Damaged(String),
     /// Anything else, for this reason.
     #[error("cannot be opened: {0}")]

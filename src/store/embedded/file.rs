@@ -52,6 +52,10 @@ pub(super) const PAGE_CACHE_BYTES: usize = 32 * 1024 * 1024;
 /// Ends the name of a file that is being made.
 const UNFINISHED: &str = ".unfinished";
 
+/// What to do without a file.
+pub(super) const START_ANEW: &str = "wait for the longest ttl, move it away, and start: a new file is made. \
+     It has no records, so work may be done again";
+
 /// Why a row is refused that this program cannot have written.
 const BAD_ROW: &str = "it holds a record that no version of Fencepost wrote";
 

@@ -22,8 +22,8 @@ use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
 const IN_USE: &str = "in use by another process";
 /// What is said of a file that is [`LeftAs::OpenWithoutNewest`].
 const WITHOUT_NEWEST: &str = "the newest commit in the file cannot be read, so the one before it is used. A crash or a power cut while it was \
-     written does this, and then nothing that was answered is lost. If the disk has damaged it, locks of the last moments may be \
-     missing: stop the gateway for the longest ttl, or stop the holders";
+     written does this, and then nothing that was answered is lost. If the disk has damaged it, locks and results of the \
+     last moments may be missing: stop the gateway for the longest ttl, or stop the holders. Work may be done again";
 
 /// Of what makes the database panic.
 const UNREADABLE: &str = "it cannot be read";
