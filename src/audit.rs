@@ -283,13 +283,19 @@ fn append_to(path: &Path) -> io::Result<Opened> {
     let at_once = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(at_once).open(path)?;
     let about = file.metadata()?;
-    let ends_within_line = || {
-        let mut last = [0];
-        File::open(path)?.read_exact_at(&mut last, about.len() - 1)?;
-        io::Result::Ok(last != *b"\n")
+    let read_ends = || {
+        let (read, mut first, mut last) = (File::open(path)?, [0], [0]);
+        read.read_exact_at(&mut first, 0)?;
+        read.read_exact_at(&mut last, about.len() - 1)?;
+        io::Result::Ok((first, last))
     };
+    let ends = if about.is_file() && about.len() > 0 { read_ends().ok() } else { None };
+    // A line more makes a store, or a file of keys, useless.
+    if ends.is_some_and(|(first, _)| !matches!(&first, b"{" | b"\n")) {
+        return Err(io::Error::other("it is no audit log: it does not begin with a JSON object"));
+    }
     // The process before may have ended while the disk was full.
-    let is_torn = about.is_file() && about.len() > 0 && ends_within_line().unwrap_or(false);
+    let is_torn = ends.is_some_and(|(_, last)| last != *b"\n");
     Ok(Opened { file, identity: (about.dev(), about.ino()), is_torn })
 }
 

@@ -351,6 +351,26 @@ async fn a_file_that_ends_within_a_line_takes_nothing_of_the_next_line() {
     }
 }
 
+/// One line more, and a store is damaged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_no_audit_log_ends_the_start_and_stays_as_it_is() {
+    let (_directory, path) = place();
+    let store = format!("file:{}", path.display());
+    let gateway = Gateway::start(&["--store", &store]).await;
+    Client::new(gateway.address).put("/locks/held?ttl=1h").send().await.expect(201);
+    drop(gateway);
+    for text in [None, Some("# keys"), Some("-----BEGIN CERTIFICATE-----")] {
+        text.into_iter().for_each(|text| std::fs::write(&path, text).unwrap());
+        let before = std::fs::read(&path).unwrap();
+        let audit = path.to_str().unwrap();
+        let output = kit::gateway::run(&["--store", &store, "--listen", "127.0.0.1:0", "--audit-log", audit]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("--audit-log") && said.contains("it is no audit log"), "{said}");
+        assert!(std::fs::read(&path).unwrap() == before);
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_opened_ends_the_start() {
     let output =
