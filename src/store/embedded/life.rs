@@ -21,7 +21,7 @@ pub(super) struct Life {
     pub(super) end: Duration,
     /// The length that it was last given: what a clock that cannot be trusted may at most leave of it.
     pub(super) longest_ms: u64,
-    /// Its latest end by a wall clock before this start, in nanoseconds since the Unix epoch; 0 where it has begun since.
+    /// Its latest end by a wall clock before this start, in nanoseconds since the Unix epoch; long ago where it has begun since.
     pub(super) told_ns: u64,
 }
 
@@ -33,10 +33,14 @@ impl Life {
 
     /// The same life, or one of `length` from `now` on where that ends later.
     pub(super) fn extended(self, now: Duration, length: Duration) -> Self {
-        if now + length <= self.end {
-            return self;
-        }
-        Self { told_ns: self.told_ns, ..Self::starting(now, length) }
+        if now + length > self.end { self.given(now, length) } else { self }
+    }
+
+    /// One of `length` from `now` on in the place of this one. What it was told by other clocks moves with its end.
+    pub(super) fn given(self, now: Duration, length: Duration) -> Self {
+        let given = Self::starting(now, length);
+        let told_ns = self.told_ns.saturating_add(nanoseconds(given.end));
+        Self { told_ns: told_ns.saturating_sub(nanoseconds(self.end)), ..given }
     }
 
     /// What is left in whole milliseconds; 0 means that it is over.
@@ -184,15 +188,15 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_by_a_slow_clock_keeps_the_end_that_was_told_before() {
+    fn a_renewal_by_a_slow_clock_counts_from_the_end_that_was_told_before() {
         let mut now = moment(5, 1_000_001);
         now.wall -= HOUR;
         let renewed = restored(row(), now, REBOOTED).extended(now.boot, 2 * HOUR);
         let life = restored(life_row(renewed, now), moment(5, 1_000_002), REBOOTED);
-        assert_eq!(life.left_ms(Duration::from_secs(5)), 3_599_000);
+        assert_eq!(life.left_ms(Duration::from_secs(5)), 7_198_000);
         let shorter = restored(row(), now, REBOOTED).extended(now.boot, Duration::from_secs(61));
         let life = restored(life_row(shorter, now), moment(5, 1_000_002), REBOOTED);
-        assert_eq!(life.left_ms(Duration::from_secs(5)), 58_000);
+        assert_eq!(life.left_ms(Duration::from_secs(5)), 59_000);
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl HeldLock {
 
     /// The same lock, pinned, with the rest of a lease that was told before, but not shorter than its `min_hold`.
     pub(super) fn left_to_token(&self, told_for: Duration, now: Duration) -> Self {
-        let told = Life::starting(now, told_for.min(self.life.end.saturating_sub(now)));
+        let told = self.life.given(now, told_for.min(self.life.end.saturating_sub(now)));
         let life = self.min_hold.filter(|least| least.end > told.end).unwrap_or(told);
         Self { attempt: None, life, ..self.clone() }
     }
