@@ -245,6 +245,7 @@ impl Event {
         match self {
             Self::Break { who, lock, record, fencing_token, owner, outcome } => {
                 let Who { request_id, address, key_id, key_name } = who;
+                let doubt = if *outcome == "unknown" { "it is not known whether " } else { "" };
                 tracing::warn!(
                     request_id,
                     address,
@@ -254,7 +255,7 @@ impl Event {
                     fencing_token,
                     owner,
                     outcome,
-                    "a {} was broken",
+                    "{doubt}a {} was broken",
                     if record.is_some() { "record" } else { "lock" }
                 );
             }

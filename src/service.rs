@@ -39,6 +39,7 @@ mod wakeups;
 mod watch;
 
 pub use acquire_request::{AcquireRequest, Acquisition, NotAcquired, Outcome, Tenant};
+use admin::nothing_done;
 use crowd::RecordWaits;
 use heartbeat::Heartbeats;
 pub use hold::{Denial, HeldSeveral, Hold, HoldEvent, Holding, Loss, MOST_LOCKS, Several};
@@ -251,11 +252,10 @@ impl LockService {
             let sent_at = boottime();
             seen_by_now(self.store.ask::<Inspect>(look, until).await?, sent_at)
         };
-        match self.settle(self.deadline(), step).await {
-            Ok(settled) => Ok(settled.answer),
-            // Looking changes nothing, with one exception: with a token, it may pin that token's grant.
-            Err(StoreError::Unknown(reason)) if token.is_none() => Err(StoreError::Unavailable(reason)),
-            Err(error) => Err(error),
+        match token {
+            None => self.look(step).await,
+            // It may pin that token's grant.
+            Some(_) => Ok(self.settle(self.deadline(), step).await?.answer),
         }
     }
 
@@ -296,6 +296,15 @@ impl LockService {
         let _ = timeout(within, self.left_behind.wait()).await;
         self.cleaner.finish(within).await;
         self.store.close().await;
+    }
+
+    /// Repeats a step that changes nothing until it is answered or the deadline has passed. It leaves no doubt.
+    async fn look<T, F>(&self, step: impl Fn(Instant) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let looked = self.settle_from(None, self.deadline(), step).await;
+        looked.map(|settled| settled.answer).map_err(nothing_done)
     }
 
     /// Repeats a request until it is answered or the deadline has passed.

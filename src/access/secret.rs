@@ -65,10 +65,16 @@ impl ShownKey {
         Some((KeyId::parse(id)?, rest))
     }
 
-    /// What stands behind the id in each part of a text that may be a key.
-    fn behind_ids(text: &str) -> impl Iterator<Item = &str> {
-        let begun = text.match_indices(MARK).filter_map(|(at, _)| text.get(at..));
-        begun.filter_map(|begun| Self::split(begun).map(|(_, rest)| rest))
+    /// What stands behind the id in each part of a text that may be a key, also in capitals.
+    fn behind_ids(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+        const LENGTH: usize = MARK.len() + ID_LENGTH + 1;
+        let is_begun = |part: &[u8]| {
+            part[LENGTH - 1] == b'_'
+                && part[..MARK.len()].eq_ignore_ascii_case(MARK.as_bytes())
+                && part[MARK.len()..LENGTH - 1].iter().all(u8::is_ascii_alphanumeric)
+        };
+        let parts = text.windows(LENGTH).enumerate().filter(move |(_, part)| is_begun(part));
+        parts.map(|(at, _)| &text[at + LENGTH..])
     }
 
     /// The id in what may be a key with something wrong about it, for the log.
@@ -77,14 +83,14 @@ impl ShownKey {
     }
 
     /// Whether a key stands anywhere in a text, or one with something wrong about its secret.
-    pub fn is_begun_in(text: &str) -> bool {
+    pub fn is_begun_in(text: &[u8]) -> bool {
         Self::behind_ids(text).next().is_some()
     }
 
     /// Whether a key stands anywhere in a text, or most of one. Names that only begin like one are names.
-    pub fn stands_in(text: &str) -> bool {
-        let secrets =
-            Self::behind_ids(text).map(|rest| rest.bytes().take_while(u8::is_ascii_alphanumeric).count());
+    pub fn stands_in(text: &[u8]) -> bool {
+        let secrets = Self::behind_ids(text)
+            .map(|rest| rest.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count());
         secrets.max().is_some_and(|longest| longest >= SECRET_LENGTH / 2)
     }
 
@@ -153,14 +159,15 @@ mod tests {
     #[test]
     fn a_key_is_found_in_whatever_stands_around_it() {
         let key = ShownKey::generate().reveal();
-        for text in [key.clone(), format!("x{key}"), format!("fp_fp_{key}"), format!("job-{}-1", &key[..40])]
-        {
-            assert!(ShownKey::is_begun_in(&text) && ShownKey::stands_in(&text), "{text}");
+        let most = format!("job-{}-1", &key[..40]);
+        for text in [key.clone(), key.to_uppercase(), format!("x{key}"), format!("fp_fp_{key}"), most] {
+            let bytes = text.as_bytes();
+            assert!(ShownKey::is_begun_in(bytes) && ShownKey::stands_in(bytes), "{text}");
         }
         let named = ["fp_subscription_42", "dfp_transactions_eu_2026", "fp_abcdefghijkl_ABCDEFGHIJKLMNO"];
-        assert!(!named.into_iter().any(ShownKey::stands_in));
+        assert!(!named.into_iter().any(|name| ShownKey::stands_in(name.as_bytes())));
         for text in ["", "fp_", "fp_job_1", "fp_abcdefghijkl", "my-request-1"] {
-            assert!(!ShownKey::is_begun_in(text), "{text}");
+            assert!(!ShownKey::is_begun_in(text.as_bytes()), "{text}");
         }
     }
 

@@ -24,7 +24,7 @@ mod result;
 pub(super) use body::{read_small_body, refuse_body};
 pub(super) use once::{BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint};
 pub(super) use parameters::{
-    bad_parameter, caller, context_of, pairs_of, refuse_api_key, refuse_others, shown_number, whole,
+    bad_parameter, caller, context_of, pairs_of, refuse_others, refuse_secret, shown_number, whole,
 };
 pub(super) use queries::{
     AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery, TerraformQuery,
@@ -98,10 +98,10 @@ impl<Q: LockQuery> LockCall<Q> {
     }
 
     fn read(parts: &Parts, limits: &Limits, caller: Caller) -> Result<Self, Problem> {
-        let mut pairs = pairs_of(&parts.uri, Q::MOST_KEYS)?;
+        let mut pairs = pairs_of(parts, Q::MOST_KEYS)?;
         let path = parts.uri.path();
         let (key, takes_key) = match path.strip_prefix(Q::PATH_FORM) {
-            Some(segment) => (key_in_path(path, segment)?, false),
+            Some(segment) => (key_in_path(path, segment, &parts.headers)?, false),
             None => (key_in_query(path, &mut pairs)?, true),
         };
         let others = if takes_key { other_keys(&key, &mut pairs)? } else { Vec::new() };
@@ -147,9 +147,10 @@ fn named_at(path: &str) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-fn key_in_path(path: &str, segment: &str) -> Result<LockKey, Problem> {
+fn key_in_path(path: &str, segment: &str, headers: &HeaderMap) -> Result<LockKey, Problem> {
     let bytes = decode(segment)
         .ok_or_else(|| bad_key("two hexadecimal digits must follow each %: write a % itself as %25"))?;
+    refuse_secret("key", &bytes, headers)?;
     let key = key_of(&bytes)?;
     if key.is_risky_in_path() {
         let (.., query_form) = named_at(path);
@@ -181,9 +182,7 @@ fn other_keys(first: &LockKey, pairs: &mut Pairs) -> Result<Vec<LockKey>, Proble
 
 /// Reads a key from these decoded bytes.
 pub(super) fn key_of(bytes: &[u8]) -> Result<LockKey, Problem> {
-    let key = LockKey::parse(bytes).map_err(|error| bad_key(error.to_string()))?;
-    refuse_api_key(ProblemType::BadKey, "key", key.as_str())?;
-    Ok(key)
+    LockKey::parse(bytes).map_err(|error| bad_key(error.to_string()))
 }
 
 fn lease_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {

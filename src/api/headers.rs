@@ -1,6 +1,9 @@
 //! The names of the headers that are ours, in requests and in answers.
 
-use axum::http::HeaderName;
+use axum::http::{HeaderMap, HeaderName};
+use percent_encoding::percent_decode;
+
+use crate::lock::LeaseToken;
 
 /// The secret of a lease, in requests and in answers to them.
 pub(super) const LEASE_TOKEN: HeaderName = HeaderName::from_static("lease-token");
@@ -31,3 +34,18 @@ pub(super) const ONCE_STORED_AT: HeaderName = HeaderName::from_static("once-stor
 pub(super) const ONCE_KEPT_UNTIL: HeaderName = HeaderName::from_static("once-kept-until");
 /// Says whose pages may embed an answer.
 pub(super) const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+/// Whether a secret stands in a text of the request: its own lease token, or an API key, as `is_key_in` finds one. It may stand
+/// there in capitals, or be percent-encoded once more or twice.
+pub(super) fn has_secret(text: &[u8], headers: &HeaderMap, is_key_in: fn(&[u8]) -> bool) -> bool {
+    let is_token_in = |text: &[u8]| {
+        headers.get_all(LEASE_TOKEN).iter().any(|token| {
+            (LeaseToken::MIN_CHARS..=text.len()).contains(&token.len())
+                && text.windows(token.len()).any(|part| part.eq_ignore_ascii_case(token.as_bytes()))
+        })
+    };
+    let is_in = |text: &[u8]| is_key_in(text) || is_token_in(text);
+    let decoded = |text: &[u8]| text.contains(&b'%').then(|| percent_decode(text).collect::<Vec<_>>());
+    let twice = |once: Vec<u8>| is_in(&once) || decoded(&once).is_some_and(|twice| is_in(&twice));
+    is_in(text) || decoded(text).is_some_and(twice)
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::time::count_down;
 use super::{Doing, LockService, Turn};
@@ -34,8 +34,8 @@ impl LockService {
     /// Lists some of the locks that are held and within reach.
     pub async fn list(&self, _turn: &Turn, list: List) -> Result<Page, StoreError> {
         // From here on: a step that is begun late is not answered in time, and takes the connection with it.
-        let sent_at = boottime();
-        let mut page = self.settle_call(self.deadline(), list).await.map_err(nothing_done)?.answer;
+        let (sent_at, list) = (boottime(), list.into());
+        let mut page = self.look(|until| self.store.ask::<List>(&list, until)).await?;
         page.locks.iter_mut().for_each(|listed| count_down(&mut listed.lease, sent_at));
         Ok(page)
     }
@@ -43,23 +43,38 @@ impl LockService {
     /// Breaks a lock of any holder; with a `number`, only if the grant of that number holds it.
     ///
     /// It ends one grant at most: the one that is named, or that a first look finds. It never touches a later holder,
-    /// even if its command is sent again, or arrives late.
+    /// even if its command is sent again, or arrives late. What a look has shown of that grant is returned as well, for
+    /// where it is not known whether it was ended.
     pub async fn break_lock(
         &self,
         key: &LockKey,
         number: Option<FencingToken>,
-    ) -> Result<Broken, StoreError> {
+    ) -> (Result<Broken, StoreError>, Option<Lease>) {
         let deadline = self.deadline();
-        let look = Inspect { key: key.clone(), token: None };
+        let look = Inspect { key: key.clone(), token: None }.into();
         // A grant that is named can be ended also where it is not known who holds the lock. That needs time, too.
         let look_until = number.map_or(deadline, |_| deadline - self.store_timeout / 2);
-        let (found, seen, shows_all) = match (self.settle_call(look_until, look).await, number) {
+        let looking = self.settle_from(None, look_until, |until| self.store.ask::<Inspect>(&look, until));
+        let (found, seen, shows_all) = match (looking.await, number) {
             (Err(StoreError::Unknown(_)), Some(number)) => (number, None, false),
-            (looked, number) => match which(looked.map_err(nothing_done)?.answer, number) {
+            (Err(error), _) => return (Err(nothing_done(error)), None),
+            (Ok(looked), number) => match which(looked.answer, number) {
                 Ok(found) => found,
-                Err(answer) => return Ok(answer),
+                Err(answer) => return (Ok(answer), None),
             },
         };
+        (self.end_grant(key, found, seen.clone(), shows_all, deadline).await, seen)
+    }
+
+    /// Ends the grant of the number that was `found`, of which this was `seen`.
+    async fn end_grant(
+        &self,
+        key: &LockKey,
+        found: FencingToken,
+        seen: Option<Lease>,
+        shows_all: bool,
+        deadline: Instant,
+    ) -> Result<Broken, StoreError> {
         let end = Break { key: key.clone(), fence: found };
         let settled = self.watch.or_unclear(key, self.settle_call(deadline, end).await)?;
         // In each of these cases, that grant does not hold the lock any more.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::acquire::{before_another_try, not_granted};
-use super::admin::nothing_done;
 use super::time::{count_down, lease_left, renewed_too_late, seen_too_late};
 use super::{Account, GrantGuard, LockService, Settled, Turn};
 use crate::clock::boottime;
@@ -344,9 +343,11 @@ impl LockService {
             }
             Ok(seen)
         };
-        let seen = self.settle(self.deadline(), step).await;
-        // To tell a token that it is the worker's is a promise, and the store may have made it.
-        Ok(if token.is_some() { seen? } else { seen.map_err(nothing_done)? }.answer)
+        match token {
+            None => self.look(step).await,
+            // To tell a token that it is the worker's is a promise, and the store may have made it.
+            Some(_) => Ok(self.settle(self.deadline(), step).await?.answer),
+        }
     }
 
     /// Breaks a record of this number: its worker's place, or its result.
@@ -374,8 +375,8 @@ impl LockService {
 
     /// Lists some of the records, in the turn of somebody who lists.
     pub async fn list_records(&self, _: &Turn, list: ListRecords) -> Result<RecordPage, StoreError> {
-        let sent_at = boottime();
-        let mut page = self.settle_call(self.deadline(), list).await.map_err(nothing_done)?.answer;
+        let (sent_at, list) = (boottime(), list.into());
+        let mut page = self.look(|until| self.store.ask::<ListRecords>(&list, until)).await?;
         let views = page.records.iter_mut().map(|(_, view)| view);
         views
             .filter(|view| view.state == WorkState::Working)

@@ -196,6 +196,32 @@ async fn a_cut_around_a_break_of_one_of_several_breaks_that_one_once() {
     }
 }
 
+/// Without it, no log would tell which grant may have ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_break_whose_outcome_is_unknown_is_logged_as_such_with_the_number_and_the_owner_of_the_grant() {
+    let scene = Scene::start().await;
+    held(&scene, "warm-too").await;
+    for (key, slots) in [("alone", 1), ("shared", 3)] {
+        let put = scene.client.put(&format!("/locks/{key}?ttl=1h&owner=of-{key}&slots={slots}"));
+        let number = put.send().await.expect(201).fencing_token();
+        let named = if slots == 1 { String::new() } else { format!("&fencing_token={number}") };
+        let mut passage = scene.proxy.expect(&number.to_string(), Fate::CutAfter);
+        scene.proxy.set_closed_to_new(true);
+        let call = scene.client.delete(&format!("/locks/{key}?force=true{named}"));
+        call.send().await.expect_problem(503, "outcome-unknown");
+        passage.reaches(Progress::Answered).await;
+        scene.proxy.set_closed_to_new(false);
+        let (number, owner) = (format!("\"fencing_token\":{number}"), format!("\"owner\":\"of-{key}\""));
+        let is_its_line = |line: &str| {
+            line.contains("\"it is not known whether a lock was broken\"")
+                && line.contains(&number)
+                && line.contains(&owner)
+        };
+        scene.gateway.logs("the line of the break", is_its_line).await;
+        eventually("back", async || scene.client.get("/readyz").send().await.status == 200).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_break_that_comes_late_ends_no_other_grant() {
     let scene = Scene::start().await;

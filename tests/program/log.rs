@@ -278,6 +278,68 @@ async fn no_lock_no_record_and_no_owner_is_named_after_an_api_key() {
     assert!(logs.iter().all(|log| !log.contains(&key[16..])), "{logs:?}");
 }
 
+/// As where a client takes one random text for all. Also in capitals, and percent-encoded once more or twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_name_and_no_id_of_a_request_has_its_lease_token_in_it() {
+    let tools = ["--terraform", "--dapr", "--fleet-lock", "g=1"];
+    let gateway = Gateway::start(&[&["--store", "memory:"][..], &tools].concat()).await;
+    let client = Client::new(gateway.address);
+    let made = client.put("/locks/k").send().await.expect(201).token();
+    let token = format!("run~{}", fresh_token());
+    client.put("/locks/run~1?owner=run").token(&token).send().await.expect(201);
+    let spelled = |secret: &str, depth: &str| {
+        let encoded = secret.replace('~', &format!("%{depth}7E")).replace('_', &format!("%{depth}5F"));
+        [secret.to_owned(), secret.to_uppercase(), encoded]
+    };
+    for token in [&token, &made] {
+        for name in spelled(token, "25") {
+            for (method, address, problem) in [
+                ("PUT", format!("/lock?key={name}"), "bad-key"),
+                ("PUT", format!("/locks/job-{name}"), "bad-key"),
+                ("GET", format!("/locks/{name}"), "bad-key"),
+                ("PUT", format!("/lock?key=a&key={name}"), "bad-key"),
+                ("POST", format!("/hold?key=a&owner=x{name}"), "bad-parameter"),
+                ("PUT", format!("/once/{name}"), "bad-key"),
+                ("PUT", format!("/once/a?owner={name}"), "bad-parameter"),
+            ] {
+                client.call(method, &address).token(token).send().await.expect_problem(400, problem);
+            }
+        }
+        let dapr = |resource: &str, owner: &str| {
+            format!(r#"{{"resourceId":"{resource}","lockOwner":"{owner}","expiryInSeconds":60}}"#)
+        };
+        for (method, address, body) in [
+            ("LOCK", "/terraform/a", format!(r#"{{"ID":"1","Who":"me, {token}"}}"#)),
+            ("POST", "/v1.0-alpha1/lock/s", dapr(token, "me")),
+            ("POST", "/v1.0-alpha1/lock/s", dapr("r", token)),
+            (
+                "POST",
+                "/fleet-lock/v1/pre-reboot",
+                format!(r#"{{"client_params":{{"id":"{token}","group":"g"}}}}"#),
+            ),
+        ] {
+            let call = client.call(method, address).token(token).header("fleet-lock-protocol", "true");
+            call.body(body).send().await.expect(400);
+        }
+    }
+    let key = format!("fp_k3y0f4lice00_{}", fresh_token());
+    for (token, secret) in [(&token, &token), (&made, &made), (&made, &key)] {
+        for id in [spelled(secret, ""), spelled(secret, "25")].concat() {
+            let answer = client.get("/locks/free").token(token).header("X-Request-Id", &id).send().await;
+            assert_eq!(answer.header("x-request-id").map(str::len), Some(16), "{id}");
+        }
+    }
+    let is_last = |line: &str| line.contains("\"key\":\"free\"");
+    eventually("all are in the log", async || {
+        gateway.log().iter().filter(|line| is_last(line)).count() == 18
+    })
+    .await;
+    let log = gateway.log().join("\n").to_lowercase();
+    for secret in [&token[4..], &made[1..], &key[16..]] {
+        assert!(!log.contains(secret), "{log}");
+    }
+}
+
 /// What turns the text around, what ends a line for some readers, and what has no shape.
 const UNSEEN: &str = "a\u{202e}gpj\u{2066}\u{2028}b\u{200b}\u{feff}\u{34f}\u{2800}\u{fe0f}\u{e0041}é";
 

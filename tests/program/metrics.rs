@@ -191,6 +191,32 @@ async fn a_store_that_does_not_answer_shows_with_the_doubt_and_its_end() {
     client.get("/locks/a").send().await.expect(404);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_that_the_store_does_not_answer_is_no_doubt() {
+    let redis = RedisServer::start_with(&["--maxmemory", "1gb"]).await;
+    let gateway = Gateway::on_redis(&redis, &["--store-timeout", "400ms"]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/k").send().await.expect(201);
+    client.put("/once/r").send().await.expect(201);
+    redis.stand_still().await;
+    for (method, address) in [
+        ("GET", "/locks/k"),
+        ("GET", "/locks"),
+        ("GET", "/once/r"),
+        ("GET", "/records"),
+        ("DELETE", "/locks/k?force=true"),
+        ("DELETE", "/once/r?force=true"),
+    ] {
+        client.call(method, address).send().await.expect_problem(503, "store-unavailable");
+    }
+    let scrape = Scrape::of(gateway.address).await;
+    assert!(scrape.get("fencepost_store_errors_total{kind=\"unknown\",step=\"inspect\"}") >= 1.0);
+    for ended in ["answered", "undone", "unknown"] {
+        assert_eq!(scrape.get(&format!("fencepost_doubts_total{{ended=\"{ended}\"}}")), 0.0, "{ended}");
+    }
+    redis.signal("CONT");
+}
+
 /// An alarm on it rings also at night, when no client asks for anything.
 #[tokio::test(flavor = "multi_thread")]
 async fn whether_it_is_ready_shows_without_any_request_and_without_asking_the_store() {

@@ -185,7 +185,7 @@ impl Gateway {
                 Err(error) => failed(&error),
             },
             Action::Break { number } => {
-                match self.service.break_lock(&key, number.and_then(FencingToken::new)).await {
+                match self.service.break_lock(&key, number.and_then(FencingToken::new)).await.0 {
                     Ok(Broken::Broken(lease)) => Answer::Broken { number: lease.fencing_token.get() },
                     Ok(Broken::NotHeld) => Answer::NotHeld,
                     Ok(Broken::HeldByAnother | Broken::HeldBySeveral) => Answer::HeldByAnother(None),

@@ -242,7 +242,7 @@ async fn a_lost_break_of_one_that_no_look_has_shown_is_unknown(store: &AnyStore)
             }
         }
         scene.network.lose(&[Loss::None, Loss::Answer]);
-        let broken = scene.service.break_lock(&scene.key, last).await;
+        let (broken, _) = scene.service.break_lock(&scene.key, last).await;
         let is_right = match holders {
             100 => matches!(broken, Ok(Broken::Broken(_))),
             _ => matches!(broken, Err(StoreError::Unknown(_))),

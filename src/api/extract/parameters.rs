@@ -5,32 +5,35 @@ use std::time::Duration;
 
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::query_string::{Pairs, QueryError};
 use crate::access::{Caller, ShownKey};
 use crate::api::context::RequestContext;
-use crate::api::headers::FENCING_TOKEN;
+use crate::api::headers::{FENCING_TOKEN, has_secret};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::Limits;
 use crate::lock::{FencingToken, Ttl, parse_duration, written};
 
-/// The parameters of a query, with up to `most_keys` of the parameter `key`.
-pub(crate) fn pairs_of(uri: &Uri, most_keys: usize) -> Result<Pairs, Problem> {
-    Pairs::parse(uri.query().unwrap_or_default(), most_keys).map_err(|error| match error {
-        QueryError::Malformed(name) => {
-            bad_parameter(&name, "two hexadecimal digits must follow each %: write a % itself as %25")
-        }
-        QueryError::Repeated(name) if name == "key" && most_keys > 1 => {
-            bad_parameter(&name, format!("this request takes at most {most_keys} keys"))
-        }
-        QueryError::Repeated(name) => {
-            bad_parameter(&name, "this parameter is there more than once: send it once")
-        }
-        QueryError::TooMany(name) => {
-            bad_parameter(&name, "there are more parameters than any request can have")
-        }
-    })
+/// The parameters of a query, with up to `most_keys` of the parameter `key`, and no secret in any.
+pub(crate) fn pairs_of(parts: &Parts, most_keys: usize) -> Result<Pairs, Problem> {
+    let pairs =
+        Pairs::parse(parts.uri.query().unwrap_or_default(), most_keys).map_err(|error| match error {
+            QueryError::Malformed(name) => {
+                bad_parameter(&name, "two hexadecimal digits must follow each %: write a % itself as %25")
+            }
+            QueryError::Repeated(name) if name == "key" && most_keys > 1 => {
+                bad_parameter(&name, format!("this request takes at most {most_keys} keys"))
+            }
+            QueryError::Repeated(name) => {
+                bad_parameter(&name, "this parameter is there more than once: send it once")
+            }
+            QueryError::TooMany(name) => {
+                bad_parameter(&name, "there are more parameters than any request can have")
+            }
+        })?;
+    pairs.iter().try_for_each(|(name, value)| refuse_secret(name, value, &parts.headers))?;
+    Ok(pairs)
 }
 
 /// Refuses a parameter that was not taken. The error lists `names`: all that the request can have.
@@ -87,16 +90,14 @@ pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
     Problem::input(ProblemType::BadParameter, name, detail)
 }
 
-/// Refuses a name with an API key in it, which a client has put into the wrong place: logs and lists show names.
-pub(crate) fn refuse_api_key(kind: ProblemType, parameter: &str, name: &str) -> Result<(), Problem> {
-    match ShownKey::stands_in(name) {
-        true => Err(Problem::input(
-            kind,
-            parameter,
-            "there is an API key in it, which logs and lists would show: send it as `Authorization: Bearer …`, and make a new one",
-        )),
-        false => Ok(()),
+/// Refuses a name with a secret in it, which a client has put into the wrong place: logs and lists show names.
+pub(crate) fn refuse_secret(parameter: &str, name: &[u8], headers: &HeaderMap) -> Result<(), Problem> {
+    if !has_secret(name, headers, ShownKey::stands_in) {
+        return Ok(());
     }
+    let kind = if parameter == "key" { ProblemType::BadKey } else { ProblemType::BadParameter };
+    let detail = "there is an API key or your lease token in it, which logs and lists would show: send either in its header only, and make a new one";
+    Err(Problem::input(kind, parameter, detail))
 }
 
 /// The number of its grant that a worker shows in `Fencing-Token`.

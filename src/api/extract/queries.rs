@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use utoipa::IntoParams;
 
-use super::parameters::{bad_parameter, duration, number, read_ttl, refuse_api_key, shown_number};
+use super::parameters::{bad_parameter, duration, number, read_ttl, shown_number};
 use super::query_string::Pairs;
 use crate::access::Right;
 use crate::api::context::{Asked, Operation};
@@ -271,10 +271,7 @@ pub(super) fn read_wait(pairs: &mut Pairs, limits: &Limits) -> Result<Duration, 
 
 pub(super) fn owner(pairs: &mut Pairs) -> Result<Option<Owner>, Problem> {
     let Some(text) = pairs.take("owner") else { return Ok(None) };
-    let owner = Owner::parse(&text).map_err(|error| bad_parameter("owner", error.to_string()))?;
-    let name = owner.as_ref().map_or("", Owner::as_str);
-    refuse_api_key(ProblemType::BadParameter, "owner", name)?;
-    Ok(owner)
+    Owner::parse(&text).map_err(|error| bad_parameter("owner", error.to_string()))
 }
 
 /// The query of a `GET`.

@@ -55,6 +55,11 @@ impl Pairs {
         Some(self.0.remove(at).1)
     }
 
+    /// All that were not taken.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(String, Vec<u8>)> {
+        self.0.iter()
+    }
+
     /// The name of a parameter that was not taken.
     pub(crate) fn left_over(&self) -> Option<&str> {
         self.0.first().map(|(name, _)| name.as_str())

@@ -140,7 +140,7 @@ fn shown_key(request: &Request) -> Option<Result<Cow<'_, str>, &'static str>> {
         let value = value.as_bytes();
         of_scheme(value, "Bearer ").map(Cow::Borrowed).or_else(|| password(of_scheme(value, "Basic ")?))
     });
-    let of_dapr = dapr_tokens(request).filter(|value| is_key(value));
+    let of_dapr = dapr_tokens(request).filter(|value| ShownKey::is_begun_in(value));
     let mut shown = authorized.chain(of_dapr.map(Cow::Borrowed));
     let key = shown.next()?;
     if shown.next().is_some() {
@@ -176,10 +176,6 @@ fn no_key_in(request: &Request) -> Option<&'static str> {
         .then_some("dapr-api-token is not an API key: it must be fp_, 12 of a-z0-9, _ and 32 of A-Za-z0-9")
 }
 
-fn is_key(value: &[u8]) -> bool {
-    std::str::from_utf8(value).is_ok_and(ShownKey::is_begun_in)
-}
-
 fn of_scheme<'a>(value: &'a [u8], scheme: &str) -> Option<&'a [u8]> {
     let (named, rest) = value.split_at_checked(scheme.len())?;
     named.eq_ignore_ascii_case(scheme.as_bytes()).then_some(rest)
@@ -190,7 +186,7 @@ fn password(credentials: &[u8]) -> Option<Cow<'static, [u8]>> {
     let decoded = BASE64.decode(credentials.trim_ascii()).ok()?;
     let at = decoded.iter().position(|byte| *byte == b':')?;
     let password = decoded.get(at + 1..)?;
-    is_key(password).then(|| password.to_vec().into())
+    ShownKey::is_begun_in(password).then(|| password.to_vec().into())
 }
 
 /// Refuses what is not an accepted key. An address that sends too many is told to wait, and gets no more lines in the

@@ -16,7 +16,7 @@ use super::delivery::{Delivery, track};
 use super::strangers::is_worth_a_line;
 use crate::access::{Caller, Right, ShownKey};
 use crate::api::context::{Operation, RequestContext};
-use crate::api::headers::{CORP, LEASE_TOKEN, ONCE, REQUEST_ID};
+use crate::api::headers::{CORP, ONCE, REQUEST_ID, has_secret};
 use crate::api::problem::ProblemType;
 use crate::api::route::route_of;
 use crate::audit::Event;
@@ -66,13 +66,8 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
         (1..=LONGEST_REQUEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
     // A caller may use its lease token or its API key as the id. These must not get into the log.
-    let has_token = |id: &str| {
-        let mut tokens = headers.get_all(LEASE_TOKEN).iter().filter_map(|token| token.to_str().ok());
-        tokens.any(|token| !token.is_empty() && id.contains(token))
-    };
-    let has_secret =
-        |id: &&HeaderValue| id.to_str().is_ok_and(|id| ShownKey::is_begun_in(id) || has_token(id));
-    match headers.get(REQUEST_ID).filter(is_usable).filter(|id| !has_secret(id)) {
+    let is_public = |id: &&HeaderValue| !has_secret(id.as_bytes(), headers, ShownKey::is_begun_in);
+    match headers.get(REQUEST_ID).filter(is_usable).filter(is_public) {
         Some(id) => id.clone(),
         None => {
             let bits = rand::random::<u64>().to_be_bytes();

@@ -75,7 +75,7 @@ impl FromRequest<AppState> for ListCall {
         let (parts, body) = request.into_parts();
         let (context, caller) = context_of(&parts)?;
         context.set_asked(Asked::of(Right::List, None));
-        let mut pairs = pairs_of(&parts.uri, 1)?;
+        let mut pairs = pairs_of(&parts, 1)?;
         let query = ListQuery::read(&mut pairs)?;
         refuse_others(&pairs, ["prefix", "limit", "cursor"].into_iter())?;
         caller.check_prefix(Right::List, &query.prefix)?;

@@ -29,7 +29,7 @@ use crate::api::openapi::{
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::audit::Event;
-use crate::lock::{Broken, FencingToken, Inspected, LockKey, Released, Renewed};
+use crate::lock::{Broken, FencingToken, Inspected, Lease, LockKey, Released, Renewed};
 use crate::service::{GrantGuard, Outcome};
 use crate::store::{Renewer, StoreError};
 
@@ -217,14 +217,15 @@ pub(super) async fn break_lock(
     let (state, who) = (app.clone(), context.who());
     // The audit log has this even if the client has left meanwhile.
     let breaking = async move {
-        let broken = state.service.break_lock(&key, number).await;
-        let (fencing_token, owner, outcome) = match &broken {
-            Ok(Broken::Broken(lease)) => (Some(lease.fencing_token), lease.owner(), "broken"),
-            Err(StoreError::Unknown(_)) => (number, None, "unknown"),
+        let (broken, seen) = state.service.break_lock(&key, number).await;
+        let (lease, outcome) = match &broken {
+            Ok(Broken::Broken(lease)) => (Some(lease), "broken"),
+            Err(StoreError::Unknown(_)) => (seen.as_ref(), "unknown"),
             _ => return broken,
         };
-        let fencing_token = fencing_token.map(FencingToken::get);
-        let (lock, owner) = (Some(key.as_str().to_owned()), owner.map(str::to_owned));
+        let fencing_token = lease.map(|lease| lease.fencing_token).or(number).map(FencingToken::get);
+        let owner = lease.and_then(Lease::owner).map(str::to_owned);
+        let lock = Some(key.as_str().to_owned());
         state.audit.record(Event::Break { who, lock, record: None, fencing_token, owner, outcome });
         broken
     };

@@ -72,7 +72,7 @@ impl FromRequest<AppState> for WatchCall {
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let (context, caller) = context_of(&parts)?;
-        let mut pairs = pairs_of(&parts.uri, 1)?;
+        let mut pairs = pairs_of(&parts, 1)?;
         let key = pairs.take("key").map(|bytes| key_of(&bytes)).transpose()?;
         let prefix = pairs.take("prefix").map(|bytes| prefix_of(&bytes)).transpose()?;
         refuse_others(&pairs, ["key", "prefix"].into_iter())?;

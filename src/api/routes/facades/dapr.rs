@@ -11,7 +11,7 @@ use super::owners::{Found, NamedGrant, NamedOwner};
 use super::steps::{AskedLock, Taken, from_json, permitted, take};
 use crate::access::Caller;
 use crate::api::answers::{self, JSON};
-use crate::api::extract::{bad_parameter, key_of, read_small_body};
+use crate::api::extract::{bad_parameter, key_of, read_small_body, refuse_secret};
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::routes::taking::account_of;
@@ -57,11 +57,12 @@ impl Call {
     async fn of(app: &AppState, request: Request) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let body: Body = from_json(&read_small_body(&parts, body, app).await?)?;
-        NamedOwner::check("lockOwner", &body.lock_owner)?;
+        NamedOwner::check("lockOwner", &body.lock_owner, &parts.headers)?;
         if body.resource_id.is_empty() {
             return Err(bad_parameter("resourceId", "the resourceId is empty"));
         }
         let key = key_of(format!("{TOOL}:{}:{}", store_of(&parts)?, body.resource_id).as_bytes())?;
+        refuse_secret("key", key.as_str().as_bytes(), &parts.headers)?;
         let caller = permitted(&parts, &key)?;
         Ok(Self { key, body, caller })
     }

@@ -4,10 +4,11 @@
 //! token is made of both: a gateway that finds the grant can make the token again, also after a restart. It keeps nothing from
 //! those who may take the lock, as they may end it by the name alone.
 
+use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
 
 use super::steps::in_doubt;
-use crate::api::extract::{bad_parameter, refuse_api_key};
+use crate::api::extract::{bad_parameter, refuse_secret};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::lock::{Hex, Inspected, Lease, LeaseToken, LockKey, Owner, Released};
@@ -41,8 +42,8 @@ impl NamedOwner<'_> {
     const MAX_BYTES: usize = Owner::MAX_BYTES - 17;
 
     /// That a name, which the body calls so, can be shown.
-    pub(super) fn check(parameter: &str, name: &str) -> Result<(), Problem> {
-        refuse_api_key(ProblemType::BadParameter, parameter, name)?;
+    pub(super) fn check(parameter: &str, name: &str, headers: &HeaderMap) -> Result<(), Problem> {
+        refuse_secret(parameter, name.as_bytes(), headers)?;
         if (1..=Self::MAX_BYTES).contains(&name.len()) && !name.chars().any(char::is_control) {
             return Ok(());
         }

@@ -5,7 +5,7 @@
 
 use axum::extract::{Request, State};
 use axum::http::header::ALLOW;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -15,7 +15,7 @@ use crate::access::Right;
 use crate::api::answers::{self, JSON};
 use crate::api::context::RequestContext;
 use crate::api::extract::{
-    LockCall, TerraformQuery, bad_parameter, context_of, read_small_body, refuse_api_key,
+    LockCall, TerraformQuery, bad_parameter, context_of, read_small_body, refuse_secret,
 };
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
@@ -66,17 +66,17 @@ impl LockInfo {
     }
 
     /// `Who`, `Operation` and `ID`, for people and to be read again. What is too long is cut.
-    fn owner(&self) -> Result<Owner, Problem> {
+    fn owner(&self, headers: &HeaderMap) -> Result<Owner, Problem> {
+        for text in [&self.who, &self.operation, &self.id] {
+            refuse_secret("body", text.as_bytes(), headers)?;
+        }
         let shown = |text: &str| text.replace(|c: char| c.is_control() || c.is_whitespace(), "-");
         let operation = cut(shown(&self.operation), LONGEST_OPERATION);
         let operation = if operation.is_empty() { "-" } else { &operation };
         let rest = format!(" {operation} {ID_MARK}{}", self.id);
         let who = cut(shown(&self.who), Owner::MAX_BYTES - rest.len());
         let owner = Owner::parse(format!("{}{rest}", if who.is_empty() { "-" } else { &who }).as_bytes());
-        let owner =
-            owner.ok().flatten().ok_or_else(|| bad_parameter("body", "the lock cannot be described"))?;
-        refuse_api_key(ProblemType::BadParameter, "body", owner.as_str())?;
-        Ok(owner)
+        owner.ok().flatten().ok_or_else(|| bad_parameter("body", "the lock cannot be described"))
     }
 
     /// What is known of the holder.
@@ -140,7 +140,7 @@ pub(super) async fn lock_or_unlock(
         let info = LockInfo::parse(&body)?;
         // Its room is given back.
         drop(body);
-        return lock(&app, call, &info).await;
+        return lock(&app, call, &info, &parts.headers).await;
     }
     let (context, _) = context_of(&parts)?;
     if body.is_empty() {
@@ -210,8 +210,13 @@ fn has_unlocked(released: Released) -> Result<(), Problem> {
     Err(Problem::new(kind, detail))
 }
 
-async fn lock(app: &AppState, call: LockCall<TerraformQuery>, info: &LockInfo) -> Result<Response, Problem> {
-    let (key, owner, token) = (&call.key, info.owner()?, info.token()?);
+async fn lock(
+    app: &AppState,
+    call: LockCall<TerraformQuery>,
+    info: &LockInfo,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let (key, owner, token) = (&call.key, info.owner(headers)?, info.token()?);
     let wanted = AskedLock { key, token, owner, ttl: call.query.ttl?, slots: Slots::ONE };
     let answer = || answers::json(StatusCode::OK, JSON, info);
     match take(app, &call.caller, wanted).await? {
