@@ -22,9 +22,9 @@ mod query_string;
 mod result;
 
 pub(super) use body::{read_small_body, refuse_body};
-pub(super) use once::{BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery, fingerprint};
+pub(super) use once::{BeginQuery, GiveUpQuery, LookQuery, RenewWorkQuery, StoreQuery};
 pub(super) use parameters::{
-    bad_parameter, caller, context_of, pairs_of, refuse_others, refuse_secret, shown_number, whole,
+    bad_parameter, caller, context_of, pairs_of, refuse_others, refuse_secret, whole,
 };
 pub(super) use queries::{
     AcquireQuery, HoldQuery, InspectQuery, LockQuery, ReleaseQuery, RenewQuery, TerraformQuery,
@@ -63,7 +63,7 @@ impl<Q: LockQuery> FromRequest<AppState> for LockCall<Q> {
         let (parts, body) = request.into_parts();
         let call = Self::permitted(&parts, app);
         let refused = match &call {
-            Ok(_) => Either::Left(refuse_body(&parts, body, app)),
+            Ok(_) => Either::Left(refuse_body(parts, body, app)),
             Err(_) => Either::Right(ready(Ok(()))),
         };
         async move {

@@ -1,7 +1,11 @@
 //! Answers that go on: server-sent events, or JSON objects line by line.
 
+use std::convert::Infallible;
+
 use axum::body::{Body, Bytes};
+use axum::extract::FromRequestParts;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -62,7 +66,7 @@ impl StreamForm {
 
     /// The form that the client prefers by its `Accept`. If it prefers none, or accepts neither, it gets server-sent
     /// events: the status 406 would not help it.
-    pub(super) fn accepted(headers: &HeaderMap) -> Self {
+    fn accepted(headers: &HeaderMap) -> Self {
         let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
         let ranges: Vec<_> = lines.flat_map(|line| line.split(',')).filter_map(range).collect();
         let weight = |media_type: &str| {
@@ -78,6 +82,15 @@ impl StreamForm {
             fits.max_by_key(|(fit, _)| *fit).map_or((0, 0), |(fit, quality)| (quality, fit))
         };
         if weight(NDJSON) > weight(SSE) { Self::Ndjson } else { Self::Sse }
+    }
+}
+
+/// It is read before the handler, which has no headers then: it may wait, and they may be long.
+impl<S: Sync> FromRequestParts<S> for StreamForm {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::accepted(&parts.headers))
     }
 }
 

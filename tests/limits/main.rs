@@ -10,6 +10,7 @@
 mod attackers;
 mod floods;
 mod handshakes;
+mod heads;
 mod idle;
 mod results;
 mod ring;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Version;
-use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use futures_util::FutureExt;
 use futures_util::future::Either;
@@ -25,21 +24,21 @@ const LARGEST_SMALL_BODY: usize = 16 * 1024;
 const PAGE_BYTES: usize = 4096;
 
 /// Refuses a body. No request needs one, so a body that is there was meant to say something. It must not be ignored
-/// silently.
+/// silently. The head is dropped before that is waited for.
 pub(crate) fn refuse_body(
-    parts: &Parts,
+    parts: Parts,
     mut body: Body,
     app: &AppState,
 ) -> impl Future<Output = Result<(), Problem>> + Send + use<> {
     let refuse = |detail| Err(Problem::new(ProblemType::UnexpectedBody, detail));
     let none = "send no body: this request has all its values in the path, the query and the headers";
-    if parts.headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0") {
+    if announced_bytes(&parts.headers).is_some_and(|bytes| bytes > 0) {
         return Either::Left(ready(refuse(none)));
     }
     if body.is_end_stream() {
         return Either::Left(ready(Ok(())));
     }
-    let room = match room_to_wait(parts, app) {
+    let room = match room_to_wait(&parts, app) {
         Ok(room) => room,
         Err(problem) => return Either::Left(ready(Err(problem))),
     };
@@ -65,8 +64,15 @@ pub(crate) fn refuse_body(
 
 /// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, reading a
 /// stream that its client resets may end as if it were whole. Over HTTP/1.0, a body without a length is none.
-pub(crate) async fn read_small_body(parts: &Parts, mut body: Body, app: &AppState) -> Result<Bytes, Problem> {
-    let mut room = room_to_wait(parts, app)?;
+/// The request keeps neither its headers nor its address.
+pub(crate) async fn read_small_body(
+    parts: &mut Parts,
+    mut body: Body,
+    app: &AppState,
+) -> Result<Bytes, Problem> {
+    let (mut room, announced) = (room_to_wait(parts, app)?, announced_bytes(&parts.headers));
+    // The head may be longer than all that is counted here.
+    (parts.headers, parts.uri) = Default::default();
     let read = timeout(BODY_TIMEOUT, read_body(&mut body, LARGEST_SMALL_BODY, &mut room)).await;
     let bytes = match read.map_err(|_| bad_parameter("body", "the body did not end in time"))? {
         Ok(bytes) => Some(bytes),
@@ -74,7 +80,7 @@ pub(crate) async fn read_small_body(parts: &Parts, mut body: Body, app: &AppStat
         Err(BodyFailure::CutOff | BodyFailure::TooLarge) => None,
     };
     let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
-    let is_whole = |bytes: &Bytes| match (announced_bytes(&parts.headers), parts.version) {
+    let is_whole = |bytes: &Bytes| match (announced, parts.version) {
         (Some(length), _) => bytes.len() == length,
         (None, Version::HTTP_11) => true,
         // Only now: a client may end its stream with an empty frame behind the head.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use utoipa::IntoParams;
 
-use super::parameters::{bad_parameter, duration, read_ttl, single, whole};
+use super::parameters::{bad_parameter, duration, read_ttl, shown_number, single, whole};
 use super::queries::{LockQuery, owner, read_fencing_token, read_flag, read_wait};
 use super::query_string::Pairs;
 use crate::access::Right;
@@ -40,6 +40,9 @@ pub(crate) struct BeginQuery {
     /// `false`: do not take over if a worker before may have done the work. The default is `true`.
     #[param(value_type = bool, required = false)]
     pub(crate) takeover: bool,
+    /// What a header says that the request is.
+    #[param(ignore)]
+    pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 impl LockQuery for BeginQuery {
@@ -50,7 +53,13 @@ impl LockQuery for BeginQuery {
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
         let (ttl, wait) = (read_ttl(pairs, limits)?, read_wait(pairs, limits)?);
         let keep = read_keep(pairs)?.unwrap_or(Keep::DEFAULT);
-        Ok(Self { ttl, wait, keep, owner: owner(pairs)?, takeover: read_flag(pairs, "takeover", true)? })
+        let (owner, takeover) = (owner(pairs)?, read_flag(pairs, "takeover", true)?);
+        Ok(Self { ttl, wait, keep, owner, takeover, fingerprint: None })
+    }
+
+    fn read_headers(&mut self, headers: &HeaderMap) -> Result<(), Problem> {
+        self.fingerprint = fingerprint(headers)?;
+        Ok(())
     }
 
     fn asked(&self, key: LockKey) -> Asked {
@@ -91,6 +100,9 @@ pub(crate) struct RenewWorkQuery {
     /// How long the lease lasts from now on, such as `30s`, if that is longer than what is left.
     #[param(value_type = String, required = false, example = "30s")]
     pub(crate) ttl: Ttl,
+    /// The number that a header shows.
+    #[param(ignore)]
+    pub(crate) fence: Option<FencingToken>,
 }
 
 impl LockQuery for RenewWorkQuery {
@@ -99,7 +111,12 @@ impl LockQuery for RenewWorkQuery {
     const NAMES: &[&str] = &["ttl"];
 
     fn read(pairs: &mut Pairs, limits: &Limits) -> Result<Self, Problem> {
-        Ok(Self { ttl: read_ttl(pairs, limits)? })
+        Ok(Self { ttl: read_ttl(pairs, limits)?, fence: None })
+    }
+
+    fn read_headers(&mut self, headers: &HeaderMap) -> Result<(), Problem> {
+        self.fence = shown_number(headers)?;
+        Ok(())
     }
 }
 
@@ -132,6 +149,14 @@ impl LockQuery for GiveUpQuery {
         Ok(Self { clean, force, fencing_token })
     }
 
+    fn read_headers(&mut self, headers: &HeaderMap) -> Result<(), Problem> {
+        if shown_number(headers)?.is_some() {
+            let detail = "DELETE compares no Fencing-Token header: leave it out";
+            return Err(Problem::input(ProblemType::BadParameter, "Fencing-Token", detail));
+        }
+        Ok(())
+    }
+
     fn asked(&self, key: LockKey) -> Asked {
         match self.force {
             true => Asked { operation: Some(Operation::OnceBreak), ..Asked::of(Right::Admin, Some(key)) },
@@ -159,7 +184,7 @@ fn read_keep(pairs: &mut Pairs) -> Result<Option<Keep>, Problem> {
 }
 
 /// What a request says of itself in `Once-Fingerprint`.
-pub(crate) fn fingerprint(headers: &HeaderMap) -> Result<Option<Fingerprint>, Problem> {
+fn fingerprint(headers: &HeaderMap) -> Result<Option<Fingerprint>, Problem> {
     let Some(text) = single(headers, &ONCE_FINGERPRINT, "Once-Fingerprint")? else { return Ok(None) };
     let is_none = || {
         let detail = format!(

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 
 use super::body::{BodyFailure, no_room, read_body};
 use super::once::StoreQuery;
-use super::parameters::announced_bytes;
-use super::{LockCall, bad_parameter, context_of, shown_number};
+use super::parameters::{announced_bytes, shown_number};
+use super::{LockCall, bad_parameter, context_of};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::result_room::RoomTaken;
 use crate::api::state::AppState;
@@ -56,6 +56,7 @@ impl FromRequest<AppState> for StoreCall {
             // A client that asks before it sends need not send it.
             Err(refused) if parts.headers.contains_key(EXPECT) => return Err(refused),
             Err(refused) => {
+                drop(parts);
                 drain(body).await;
                 return Err(refused);
             }

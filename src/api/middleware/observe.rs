@@ -67,14 +67,15 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     };
     // A caller may use its lease token or its API key as the id. These must not get into the log.
     let is_public = |id: &&HeaderValue| !has_secret(id.as_bytes(), headers, ShownKey::is_begun_in);
+    // Copied: the value may be a piece of the head, all of which would stay in memory as long as the request.
+    let copied = |id: &[u8]| HeaderValue::from_bytes(id).unwrap_or(HeaderValue::from_static("none"));
     match headers.get(REQUEST_ID).filter(is_usable).filter(is_public) {
-        Some(id) => id.clone(),
+        Some(id) => copied(id.as_bytes()),
         None => {
             let bits = rand::random::<u64>().to_be_bytes();
             let digit = |n: usize| b"0123456789abcdef"[usize::from(bits[n / 2] >> (n % 2 * 4) & 15)];
             let id: [u8; 16] = std::array::from_fn(digit);
-            // Hexadecimal digits are always allowed in a header value.
-            HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("none"))
+            copied(&id)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
-use axum::http::{HeaderMap, Version};
+use axum::http::Version;
 use axum::response::Response;
 use http_body::Frame;
 
@@ -50,7 +50,7 @@ pub(super) async fn hold_lock(
     State(app): State<AppState>,
     version: Version,
     peer: Option<Extension<Arc<Peer>>>,
-    headers: HeaderMap,
+    form: StreamForm,
     call: LockCall<HoldQuery>,
 ) -> Result<Response, Problem> {
     let keys = keys_of(&call);
@@ -91,7 +91,6 @@ pub(super) async fn hold_lock(
             held(while_allowed(&caller, Right::Acquire, &keys, holding.as_mut()).await?)?
         }
     };
-    let form = StreamForm::accepted(&headers);
     // If a peer has vanished, something is sent to it after half the ttl at the latest. A third of the ttl later, the
     // connection is given up.
     let tcp_timeout = peer.map(|Extension(peer)| peer.tcp_timeout.at_most(ttl.as_duration() / 3));

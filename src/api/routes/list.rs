@@ -79,7 +79,7 @@ impl FromRequest<AppState> for ListCall {
         let query = ListQuery::read(&mut pairs)?;
         refuse_others(&pairs, ["prefix", "limit", "cursor"].into_iter())?;
         caller.check_prefix(Right::List, &query.prefix)?;
-        refuse_body(&parts, body, app).await?;
+        refuse_body(parts, body, app).await?;
         Ok(Self { caller, query })
     }
 }

@@ -5,7 +5,7 @@ use std::slice::from_ref;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, Version};
+use axum::http::{Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 
 use super::taking::{account_of, key_waits_too_often, too_many_waiters, wait_permit, while_allowed};
@@ -16,7 +16,6 @@ use crate::api::answers::{
 use crate::api::context::RequestContext;
 use crate::api::extract::{
     BeginQuery, GiveUpQuery, LockCall, LookQuery, RenewWorkQuery, StoreCall, StoreQuery, bad_parameter,
-    fingerprint, shown_number,
 };
 use crate::api::middleware::track;
 use crate::api::openapi::{
@@ -26,7 +25,7 @@ use crate::api::openapi::{
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 use crate::audit::Event;
-use crate::lock::{FencingToken, Note};
+use crate::lock::Note;
 use crate::once::{BrokenRecord, GivenUp, NotWorker, RenewedWork, Storing};
 use crate::server::BodyWasRead;
 use crate::service::{BeginOutcome, BeginRequest, NotBegun};
@@ -65,11 +64,9 @@ use crate::telemetry::metrics::metrics;
 pub(super) async fn begin_work(
     State(app): State<AppState>,
     version: Version,
-    headers: HeaderMap,
     call: LockCall<BeginQuery>,
 ) -> Result<Response, Problem> {
     let LockCall { key, token, query, caller, .. } = call;
-    let fingerprint = fingerprint(&headers)?;
     let keep = || app.keep_connection(version, &caller, key_waits_too_often, too_many_waiters);
     let _connection = (!query.wait.is_zero()).then(keep).transpose()?;
     // By no token: who waits for a record has no ticket, and takes over none of a lock's.
@@ -80,7 +77,7 @@ pub(super) async fn begin_work(
         ttl: query.ttl,
         keep: query.keep,
         note: Note::new(query.owner),
-        fingerprint,
+        fingerprint: query.fingerprint,
         may_take_over: query.takeover,
         wait: query.wait,
         account: account_of(&app, &caller),
@@ -191,20 +188,14 @@ async fn store(app: AppState, call: StoreCall) -> Result<Response, Problem> {
 )]
 pub(super) async fn renew_work(
     State(app): State<AppState>,
-    headers: HeaderMap,
     call: LockCall<RenewWorkQuery>,
 ) -> Result<Response, Problem> {
-    let fence = shown_number(&headers)?;
-    app.see_through(account_of(&app, &call.caller), renew(app.clone(), call, fence)).await
+    app.see_through(account_of(&app, &call.caller), renew(app.clone(), call)).await
 }
 
-async fn renew(
-    app: AppState,
-    call: LockCall<RenewWorkQuery>,
-    fence: Option<FencingToken>,
-) -> Result<Response, Problem> {
+async fn renew(app: AppState, call: LockCall<RenewWorkQuery>) -> Result<Response, Problem> {
     let token = call.required_token()?;
-    match app.service.renew_work(&call.key, token, fence, call.query.ttl).await? {
+    match app.service.renew_work(&call.key, token, call.query.fence, call.query.ttl).await? {
         RenewedWork::Renewed(place) => {
             let most = app.limits.max_result_bytes;
             Ok(answers::work(StatusCode::OK, "continued", &call.key, token, &place, most))
@@ -237,13 +228,8 @@ async fn renew(
 pub(super) async fn give_up(
     State(app): State<AppState>,
     Extension(context): Extension<RequestContext>,
-    headers: HeaderMap,
     call: LockCall<GiveUpQuery>,
 ) -> Result<Response, Problem> {
-    if shown_number(&headers)?.is_some() {
-        let detail = "DELETE compares no Fencing-Token header: leave it out";
-        return Err(Problem::input(ProblemType::BadParameter, "Fencing-Token", detail));
-    }
     if call.query.force {
         return break_record(app, &context, call).await;
     }

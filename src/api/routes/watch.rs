@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request, State};
-use axum::http::{HeaderMap, Version};
+use axum::http::Version;
 use axum::response::Response;
 use http_body::Frame;
 use parking_lot::Mutex;
@@ -63,6 +63,7 @@ pub(super) struct LastEventId {
 /// A request to watch that is allowed.
 pub(super) struct WatchCall {
     selection: Selection,
+    after: Option<String>,
     caller: Caller,
 }
 
@@ -93,8 +94,9 @@ impl FromRequest<AppState> for WatchCall {
         };
         context.set_asked(Asked::of(right_to(&selection), key));
         may_watch(&caller, &selection)?;
-        refuse_body(&parts, body, app).await?;
-        Ok(Self { selection, caller })
+        let after = parts.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
+        refuse_body(parts, body, app).await?;
+        Ok(Self { selection, after, caller })
     }
 }
 
@@ -146,15 +148,14 @@ pub(super) async fn watch_locks(
     State(app): State<AppState>,
     version: Version,
     peer: Option<Extension<Arc<Peer>>>,
-    headers: HeaderMap,
+    form: StreamForm,
     call: WatchCall,
 ) -> Result<Response, Problem> {
-    let WatchCall { selection, caller } = call;
+    let WatchCall { selection, after, caller } = call;
     let connection = app.keep_connection(version, &caller, key_watches_too_often, too_many_watchers)?;
     let permit = caller.watch(&app.limits.shares).ok_or_else(key_watches_too_often)?;
-    let after = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     let changes = caller.changes();
-    let watching = match app.service.watch(wanted(&caller, &selection), after).await? {
+    let watching = match app.service.watch(wanted(&caller, &selection), after.as_deref()).await? {
         Watched::Watching(watching) => watching,
         Watched::TooManyWatchers => return Err(too_many_watchers()),
         Watched::ShuttingDown => {
@@ -164,7 +165,6 @@ pub(super) async fn watch_locks(
             ));
         }
     };
-    let form = StreamForm::accepted(&headers);
     let place = Arc::new(Mutex::new(Some(Place { watching, _permit: permit })));
     if let Some(changes) = changes {
         tokio::spawn(heed_changes(Arc::downgrade(&place), caller.clone(), selection.clone(), changes));

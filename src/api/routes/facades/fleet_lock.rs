@@ -50,12 +50,12 @@ struct Machine {
 
 impl Machine {
     async fn of(app: &AppState, request: Request) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         if parts.headers.get(PROTOCOL).is_none_or(|value| value != "true") {
             return Err(bad_parameter(PROTOCOL, "send the header fleet-lock-protocol: true"));
         }
         let ClientParams { id, group } =
-            from_json::<Body>(&read_small_body(&parts, body, app).await?)?.client_params;
+            from_json::<Body>(&read_small_body(&mut parts, body, app).await?)?.client_params;
         let known = app.facades.fleet_lock.iter().find(|known| known.name == group);
         let known = known.ok_or_else(|| {
             bad_parameter(

@@ -133,9 +133,9 @@ pub(super) async fn lock_or_unlock(
             return Ok(response);
         }
     };
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let call = LockCall::<TerraformQuery>::permitted(&parts, &app)?;
-    let body = read_small_body(&parts, body, &app).await?;
+    let body = read_small_body(&mut parts, body, &app).await?;
     if locks {
         let info = LockInfo::parse(&body)?;
         // Its room is given back.
