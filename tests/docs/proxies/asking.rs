@@ -1,14 +1,18 @@
 //! Proxies that ask whether a grant still holds its lock, as docs/claiming/proxy.md has them.
 
+use std::net::SocketAddr;
 use std::process::Child;
 
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::front::{Kind, for_envoy, start};
 use crate::pages::file;
 use kit::{Client, Gateway, KeysFile, eventually, server_port};
 
-on_each_proxy!(lets_only_the_holder_through, shows_its_own_key);
+on_each_proxy!(lets_only_the_holder_through, shows_its_own_key, passes_on_no_number_that_it_did_not_check,);
 
 /// A proxy in front of an application, which is a gateway that is asked about its health.
 struct Guarded {
@@ -18,18 +22,18 @@ struct Guarded {
 }
 
 impl Guarded {
-    async fn start(kind: Kind, gateway: &Gateway, application: &Gateway, key: Option<&str>) -> Self {
+    async fn start(kind: Kind, gateway: &Gateway, application: SocketAddr, key: Option<&str>) -> Self {
         let (directory, port) = (tempfile::tempdir().unwrap(), server_port());
         let place = directory.path().display().to_string();
         let at_home = |name: &str| {
             key.map_or_else(|| file(name), |key| with_key(kind, &file(name), key))
                 .replace("127.0.0.1:8080", &gateway.address.to_string())
-                .replace("127.0.0.1:9000", &application.address.to_string())
+                .replace("127.0.0.1:9000", &application.to_string())
                 .replace(":8090", &format!(":{port}"))
                 .replace("/etc/haproxy", &place)
                 .replace("/etc/traefik", &place)
                 .replace("address: 127.0.0.1, port_value: 8080", &for_envoy(gateway.address))
-                .replace("address: 127.0.0.1, port_value: 9000", &for_envoy(application.address))
+                .replace("address: 127.0.0.1, port_value: 9000", &for_envoy(application))
                 .replace("port_value: 8090", &format!("port_value: {port}"))
         };
         let (name, others): (_, &[&str]) = match kind {
@@ -105,7 +109,7 @@ async fn lets_only_the_holder_through(kind: Kind) {
     let application =
         Gateway::start(&["--store", "memory:", "--cors-origin", "http://elsewhere.example"]).await;
     let client = Client::new(gateway.address);
-    let guarded = Guarded::start(kind, &gateway, &application, None).await;
+    let guarded = Guarded::start(kind, &gateway, application.address, None).await;
     let granted = client.put("/locks/reports?ttl=1m").send().await.expect(201);
     let number = granted.fencing_token();
     assert_eq!(guarded.status(Some(number), &[]).await, 200, "{}", guarded.log());
@@ -146,7 +150,7 @@ async fn shows_its_own_key(kind: Kind) {
     let [flag, path] = file.flag();
     let gateway = Gateway::start(&["--store", "memory:", &flag, &path]).await;
     let application = Gateway::start(&["--store", "memory:"]).await;
-    let guarded = Guarded::start(kind, &gateway, &application, Some(&proxy)).await;
+    let guarded = Guarded::start(kind, &gateway, application.address, Some(&proxy)).await;
     let client = Client::new(gateway.address);
     let granted = client.put("/locks/reports?ttl=1m").key(&writer).send().await.expect(201);
     let number = granted.fencing_token();
@@ -156,4 +160,44 @@ async fn shows_its_own_key(kind: Kind) {
     }
     client.delete("/locks/reports").key(&writer).token(&granted.token()).send().await.expect(204);
     assert_eq!(guarded.status(Some(number), &[]).await, 403, "it was released");
+}
+
+/// An application that tells which heads reach it.
+async fn application() -> (SocketAddr, UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, (told, heads)) = (listener.local_addr().unwrap(), unbounded_channel());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let told = told.clone();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await?);
+                }
+                let _ = told.send(String::from_utf8_lossy(&head).to_lowercase());
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                stream.write_all(answer).await
+            });
+        }
+    });
+    (address, heads)
+}
+
+/// A writer may send two.
+async fn passes_on_no_number_that_it_did_not_check(kind: Kind) {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    let (application, mut heads) = application().await;
+    let guarded = Guarded::start(kind, &gateway, application, None).await;
+    let granted = Client::new(gateway.address).put("/locks/reports?ttl=1m").send().await.expect(201);
+    let (own, other) = (granted.fencing_token(), granted.fencing_token() + 1);
+    assert_eq!(guarded.status(Some(own), &[]).await, 200, "{}", guarded.log());
+    guarded.status(Some(own), &[("fencing-token", &other.to_string())]).await;
+    guarded.status(Some(other), &[("fencing-token", &own.to_string())]).await;
+    let mut numbers = Vec::new();
+    while let Ok(head) = heads.try_recv() {
+        let lines: Vec<_> = head.lines().filter(|line| line.starts_with("fencing-token")).collect();
+        numbers.push(lines.join(", "));
+    }
+    assert!(!numbers.is_empty());
+    assert!(numbers.iter().all(|line| *line == format!("fencing-token: {own}")), "{numbers:?}");
 }
