@@ -56,6 +56,23 @@ async fn a_run_has_the_lock_until_it_unlocks() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unlock_that_is_sent_again_says_whether_another_run_has_the_lock_now() {
+    each_store_and(&LONG, async |client| {
+        let [run, other] = [fresh_token(), fresh_token()];
+        let [lock, unlock] = ["LOCK", "UNLOCK"].map(|method| {
+            move |id: &str| client.call(method, BOTH_FORMS[0]).body(lock_info(id, "ann@laptop"))
+        });
+        lock(&run).send().await.expect(200);
+        unlock(&other).send().await.expect_problem(409, "held-by-another");
+        unlock(&run).send().await.expect(200);
+        unlock(&other).send().await.expect_problem(404, "not-held");
+        lock(&fresh_token()).send().await.expect(200);
+        unlock(&other).send().await.expect_problem(409, "held-by-another");
+    })
+    .await;
+}
+
 /// A run that ends after its lease must be told, and not that all went well.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_as_long_as_the_address_says_and_else_a_day() {

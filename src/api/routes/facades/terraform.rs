@@ -156,8 +156,19 @@ pub(super) async fn lock_or_unlock(
         force_by_id(&app, context, &call, &info).await?;
     } else {
         let (state, token, account) = (app.clone(), info.token()?, account_of(&app, &call.caller));
-        let releasing = async move { state.service.release(&call.key, &token).await };
-        has_unlocked(app.see_through(account, releasing).await?)?;
+        let key = call.key.clone();
+        let releasing = async move { state.service.release(&key, &token).await };
+        let mut released = app.see_through(account, releasing).await?;
+        // One that is sent again is told what the first one was told, and the lock may have been taken or released since.
+        if released != Released::Released
+            && let Ok(now) = app.service.inspect(&call.key, None).await
+        {
+            released = match now {
+                Inspected::Held { .. } => Released::HeldByAnother,
+                Inspected::Free { .. } => Released::NotHeld,
+            };
+        }
+        has_unlocked(released)?;
     }
     Ok(StatusCode::OK.into_response())
 }
