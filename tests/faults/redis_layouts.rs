@@ -4,7 +4,7 @@
 use kit::certificates::Certificates;
 use kit::redis_server::RedisServer;
 use kit::sentinels::{MASTER, SentinelOptions, SentinelSetup};
-use kit::{Client, Gateway, eventually, server_port};
+use kit::{Client, Gateway, RedisCluster, eventually, server_port};
 
 /// Takes a lock and releases it, which tells that all is connected.
 async fn serves(gateway: &Gateway) {
@@ -145,4 +145,43 @@ async fn the_password_of_a_server_is_read_from_a_file() {
     let answer = Client::new(gateway.address).get("/readyz").send().await.expect(503);
     let said = gateway.log().join("\n") + &answer.json().to_string();
     assert!(said.contains("WRONGPASS") && !said.contains("guessed-it"), "{said}");
+}
+
+/// Waits until the gateway says so, to those who ask and in its log.
+async fn says(gateway: &Gateway, reason: &str) {
+    let client = Client::new(gateway.address);
+    eventually(reason, async || {
+        let answer = client.get("/readyz").send().await;
+        answer.status == 503 && answer.json()["detail"].as_str().unwrap().contains(reason)
+    })
+    .await;
+    gateway.logs("the log has it", |line| line.contains(reason)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_servers_the_one_that_cannot_be_used_is_named() {
+    let evicts = ["CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru"];
+    let mut cluster = RedisCluster::start().await;
+    let gateway = Gateway::start(&["--store", &cluster.url()]).await;
+    serves(&gateway).await;
+    let at = format!("127.0.0.1:{}", cluster.nodes[1].port());
+    let _: () = cluster.nodes[1].command(&evicts).await;
+    says(&gateway, &format!("{at}: Redis may evict held locks")).await;
+    // So that no other takes its place.
+    cluster.nodes[4].kill();
+    cluster.nodes[1].kill();
+    says(&gateway, &format!("Redis at {at} cannot be used: Connection refused")).await;
+
+    let setup = SentinelSetup::start().await;
+    let gateway = Gateway::start(&["--store", &setup.url()]).await;
+    serves(&gateway).await;
+    let primary = &setup.servers[setup.current().await.unwrap()];
+    let _: () = primary.command(&evicts).await;
+    says(&gateway, &format!("127.0.0.1:{}: Redis may evict held locks", primary.port())).await;
+    let mut sentinels: Vec<_> =
+        setup.sentinels.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+    sentinels.sort();
+    let gateway = Gateway::start(&["--store", &setup.url().replace(MASTER, "nobody")]).await;
+    let reason = format!("a sentinel says: ERR No such master with that name ({})", sentinels.join(", "));
+    says(&gateway, &reason).await;
 }

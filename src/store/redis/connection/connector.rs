@@ -44,6 +44,13 @@ pub(crate) enum Target {
     Member(Client),
 }
 
+impl Target {
+    /// Whether a person must be told which of several servers is meant.
+    fn is_one_of_several(&self) -> bool {
+        matches!(self, Self::Node(..) | Self::Primary(_))
+    }
+}
+
 /// Makes links to one server.
 pub(super) struct Connector {
     pub(super) target: Target,
@@ -94,6 +101,10 @@ impl Connector {
                 (sentinels.client_of(&primary)?, Some(primary))
             }
         };
+        let at = match self.target.is_one_of_several() {
+            true => format!(" at {}", client.address()),
+            false => String::new(),
+        };
         let closed = Arc::new(Notify::new());
         let connecting = timeout(self.reply_timeout, self.connect_to(&client, found.as_ref(), &closed));
         let connected = tokio::select! {
@@ -105,16 +116,9 @@ impl Connector {
         };
         match connected {
             Ok(Ok(Ok((link, primary)))) => Ok(Connected { link, primary, closed }),
-            Ok(Ok(Err(reason))) => {
-                // A person must know which of the servers of a cluster is meant.
-                let at = match &self.target {
-                    Target::Node(client, _) => format!(" at {}", client.address()),
-                    _ => String::new(),
-                };
-                Err(format!("Redis{at} cannot be used: {reason}"))
-            }
-            Ok(Err(error)) => Err(format!("Redis cannot be used: {}", trouble(&error))),
-            Err(_) => Err("Redis does not answer".to_owned()),
+            Ok(Ok(Err(reason))) => Err(format!("Redis{at} cannot be used: {reason}")),
+            Ok(Err(error)) => Err(format!("Redis{at} cannot be used: {}", trouble(&error))),
+            Err(_) => Err(format!("Redis{at} does not answer")),
         }
     }
 
@@ -221,8 +225,18 @@ impl Connector {
     ) -> RedisResult<Result<(String, GateState, RoomState), String>> {
         let look = self.monitor.look(connection, client).await?;
         let incarnation = self.incarnation_of(&look.profile.identity);
-        let gate = GateState { refusal: look.refusal(), unready: look.unready() };
+        let [refusal, unready] =
+            [look.refusal(), look.unready()].map(|reason| reason.map(|reason| self.named(&reason)));
+        let gate = GateState { refusal, unready };
         Ok(look.check().map(|()| (incarnation, gate, look.room)))
+    }
+
+    /// A reason of the server that was looked at last, as callers are told it.
+    fn named(&self, reason: &str) -> Arc<str> {
+        match self.target.is_one_of_several() {
+            true => format!("{}: {reason}", self.monitor.address()).into(),
+            false => reason.into(),
+        }
     }
 
     fn incarnation_of(&self, identity: &ServerIdentity) -> String {
@@ -290,7 +304,7 @@ impl Connector {
                     "what the server stores about its fencing tokens cannot be written"
                 );
                 // Without a run of fencing tokens it grants nothing, and one could not begin.
-                let no_run = (error.code() == Some("FENCE")).then(|| describe(&error).into());
+                let no_run = (error.code() == Some("FENCE")).then(|| self.named(&describe(&error)));
                 // This opens no gate: a server that was refused may grant only once its run is there.
                 if link.gate.may_grant().is_ok() {
                     link.gate.set(GateState { unready: state.unready.or(no_run), ..state });

@@ -5,7 +5,7 @@
 //! *config-epoch*, which Sentinel counts up with each failover. The gateway never follows a lower epoch than before.
 //! One exception: every sentinel reports it. Then Sentinel was set up anew.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -107,21 +107,22 @@ impl Sentinels {
         for member in &self.members {
             let (member, name) = (member.clone(), self.name.clone());
             asked.spawn(async move {
-                timeout(ANSWERS_WITHIN, member.ask(&name)).await.unwrap_or_else(|_| {
+                let answer = timeout(ANSWERS_WITHIN, member.ask(&name)).await.unwrap_or_else(|_| {
                     member.forget_connection();
                     Err("a sentinel does not answer".to_owned())
-                })
+                });
+                answer.map_err(|reason| (reason, member.client.address().to_string()))
             });
         }
         let all = self.members.len();
-        let (mut votes, mut reasons) = (HashMap::<Report, usize>::new(), BTreeSet::new());
+        let (mut votes, mut reasons) = (HashMap::<Report, usize>::new(), BTreeMap::<_, BTreeSet<_>>::new());
         loop {
             let is_settled = votes.values().any(|votes| votes * 2 > all);
             let patience = if is_settled { OTHERS_ANSWER_WITHIN } else { Duration::MAX };
             match timeout(patience, asked.join_next()).await {
                 Ok(Some(Ok(Ok(report)))) => *votes.entry(report).or_default() += 1,
-                Ok(Some(Ok(Err(reason)))) => {
-                    reasons.insert(reason);
+                Ok(Some(Ok(Err((reason, sentinel))))) => {
+                    reasons.entry(reason).or_default().insert(sentinel);
                 }
                 Ok(Some(Err(_))) => {}
                 Ok(None) | Err(_) => break,
@@ -139,7 +140,10 @@ impl Sentinels {
             }
             _ => {
                 // One that refuses to say it has answered, too.
-                let reasons = reasons.into_iter().collect::<Vec<_>>().join("; ");
+                let reasons = reasons.into_iter().map(|(reason, sentinels)| {
+                    format!("{reason} ({})", sentinels.into_iter().collect::<Vec<_>>().join(", "))
+                });
+                let reasons = reasons.collect::<Vec<_>>().join("; ");
                 Err(format!(
                     "only {named} of {all} sentinels named a primary, which is no majority: {reasons}"
                 ))

@@ -156,7 +156,7 @@ impl Task {
     /// From now on requests fail at once, for this reason.
     fn give_up(&self, reason: String) {
         if !matches!(&*self.state.borrow(), LinkState::Down(known) if **known == *reason) {
-            // Most reasons do not say where the server is: clients that take locks need not know.
+            // Where there is one server only, the reason does not say where: clients that take locks need not know.
             match &self.connector.target {
                 Target::Server(client) | Target::Node(client, _) | Target::Member(client) => {
                     let address = client.address();
