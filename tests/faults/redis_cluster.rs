@@ -7,6 +7,8 @@ use tempfile::TempDir;
 use tokio::time::{Duration, Instant, sleep};
 
 use kit::cluster::slot_of_lock;
+use kit::gateway::run;
+use kit::metrics::Scrape;
 use kit::{Client, Gateway, RedisCluster, RedisServer, eventually, fresh_token};
 
 /// A lock of this node.
@@ -226,15 +228,20 @@ async fn cut_off(cluster: &RedisCluster, node_timeout_ms: &str) -> (RedisServer,
         let flags = words[2].trim_start_matches("myself,");
         known += &format!("{} {address}@1 {flags} {}\n", words[0], words[3..].join(" "));
     }
-    known += "vars currentEpoch 9 lastVoteEpoch 0\n";
+    knowing(&known, &["--cluster-node-timeout", node_timeout_ms]).await
+}
+
+/// A server of a cluster that starts with this in its file of nodes.
+async fn knowing(nodes: &str, args: &[&str]) -> (RedisServer, TempDir) {
+    let nodes = format!("{nodes}vars currentEpoch 9 lastVoteEpoch 0\n");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("nodes.conf");
-    std::fs::write(&file, known).unwrap();
+    std::fs::write(&file, nodes).unwrap();
     // Its own port for this is of no use to anybody, and by default it is the port plus 10,000.
     let bus_port = kit::server_port().to_string();
     let place = file.to_str().unwrap();
-    let args = ["--cluster-enabled", "yes", "--cluster-port", &bus_port, "--cluster-config-file", place];
-    let args = [&args[..], &["--cluster-node-timeout", node_timeout_ms]].concat();
+    let own = ["--cluster-enabled", "yes", "--cluster-port", &bus_port, "--cluster-config-file", place];
+    let args = [&own[..], args].concat();
     (RedisServer::start_with(&args).await, directory)
 }
 
@@ -321,4 +328,43 @@ async fn the_smallest_user_is_enough_on_a_cluster() {
         client.delete(&format!("/locks/{key}")).token(&waited.token()).send().await.expect(204);
     }
     client.get("/readyz").send().await.expect(200);
+}
+
+/// A cluster without full coverage goes on as if nothing were missing, also one that was told to forget its dead servers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_not_called_usable_while_slots_have_no_server() {
+    let own = format!("{} 127.0.0.1:0@0 myself,master - 0 0 1 connected", "f".repeat(40));
+    // The cluster has lost the address of the other one, and calls itself up.
+    let lost = format!("{} :0@0 master,noaddr - 0 0 2 disconnected 16383", "e".repeat(40));
+    for nodes in [format!("{own} 0-16382\n"), format!("{own} 0-16382\n{lost}\n")] {
+        let (server, _files) = knowing(&nodes, &["--cluster-require-full-coverage", "no"]).await;
+        eventually("it calls the cluster up", async || {
+            server.command::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok")
+        })
+        .await;
+        let url = format!("redis+cluster://127.0.0.1:{}", server.port());
+        let gateway = Gateway::start(&["--store", &url]).await;
+        let client = Client::new(gateway.address);
+        let reason = "some slots of the cluster have no server: 1 of 16384";
+        for target in ["/readyz", "/locks"] {
+            let answer = client.get(target).send().await.expect_problem(503, "store-unavailable");
+            assert_eq!(answer.json()["detail"], reason, "{target}: {nodes}");
+        }
+        let is_ready = async || Scrape::of(gateway.address).await.get("fencepost_ready") == 1.0;
+        assert!(!is_ready().await, "{nodes}");
+        let check = || {
+            let output = run(&["check", "--store", &url]);
+            (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        };
+        let (code, page) = check();
+        let is_told = page.contains(&format!("\ncannot be used now: {reason}\n"));
+        assert!(code == Some(1) && is_told && page.contains("16383 of 16384 have a server"), "{page}");
+        assert!(page.ends_with("It cannot be used now.\n"), "{page}");
+
+        let _: () = server.command(&["CLUSTER", "SETSLOT", "16383", "NODE", &"f".repeat(40)]).await;
+        eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+        assert!(is_ready().await, "{nodes}");
+        let (code, page) = check();
+        assert!(code == Some(0) && page.contains("16384 of 16384 have a server"), "{page}");
+    }
 }

@@ -167,6 +167,7 @@ async fn each_primary_of_a_cluster_has_its_block() {
     let (code, page) = check(&["--store", &cluster.url()]);
     assert_eq!(code, 0, "{page}");
     assert_eq!(row(&page, "primaries"), "3");
+    assert_eq!(row(&page, "slots"), "16384 of 16384 have a server");
     for node in &cluster.nodes[..3] {
         assert!(page.contains(&format!("\nserver       127.0.0.1:{}\n", node.port())), "{page}");
     }

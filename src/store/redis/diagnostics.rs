@@ -17,6 +17,7 @@ use super::health::preflight::{Look, Preflight};
 use super::health::profile::{Config, Profile};
 use super::health::quorum;
 use super::node::Node;
+use super::scripts::keys::SLOTS;
 use super::settings::RedisSettings;
 use crate::clock::{Clock, SystemClock};
 use crate::store::diagnostics::{Block, Diagnostics, promises};
@@ -34,7 +35,7 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     if address.is_quorum() {
         rows.push(("records", format!("none: {}", quorum::KEEPS_NO_RECORDS)));
     }
-    let servers = match servers(address, settings, &mut rows).await? {
+    let servers = match servers(address, settings, &mut rows, &mut diagnostics.unready).await? {
         Ok(servers) => servers,
         Err(reason) => {
             diagnostics.unreachable.push(reason);
@@ -93,11 +94,13 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     Ok(diagnostics)
 }
 
-/// The servers that hold locks, or why they are not known. What told so is added to what is known of the store.
+/// The servers that hold locks, or why they are not known. What told so is added to what is known of the store, and
+/// to why it cannot be used now.
 async fn servers(
     address: &RedisAddress,
     settings: &RedisSettings,
     rows: &mut Vec<(&'static str, String)>,
+    unready: &mut Vec<String>,
 ) -> Result<Result<Vec<Node>, String>, AddressError> {
     match address.layout() {
         Layout::Server | Layout::Quorum => Ok(Ok(address.nodes().to_vec())),
@@ -114,10 +117,12 @@ async fn servers(
         },
         Layout::Cluster => {
             let primaries = slots::primaries(address, settings.reply_timeout).await;
-            if let Ok(primaries) = &primaries {
+            if let Ok((primaries, served)) = &primaries {
                 rows.push(("primaries", primaries.len().to_string()));
+                rows.push(("slots", format!("{served} of {SLOTS} have a server")));
+                unready.extend(slots::gap(*served));
             }
-            Ok(primaries)
+            Ok(primaries.map(|(primaries, _)| primaries))
         }
     }
 }

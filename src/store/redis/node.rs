@@ -10,10 +10,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Reads `host:port`, where the host may be an IPv6 address without brackets, as clusters write it.
+    /// Reads `host:port`, where the host may be an IPv6 address without brackets, as clusters write it. Port 0 stands for a
+    /// server whose address the cluster has lost.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        Some(Self { host: host.to_owned(), port: port.parse().ok()? })
+        let port = port.parse().ok().filter(|port| *port != 0)?;
+        Some(Self { host: host.to_owned(), port })
     }
 
     /// Whether its host has a name. A cluster may know the names of its nodes only by what its clients use.

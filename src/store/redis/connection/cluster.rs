@@ -146,16 +146,18 @@ impl Cluster {
 
     /// All primaries, for as long as each of them keeps its slots.
     pub(crate) async fn scan(&self, deadline: Instant) -> Result<Scan, StoreError> {
-        let map = self.map(deadline).await?;
-        let layout = map.layout().ok_or_else(|| {
-            self.shared.stale.notify_one();
-            StoreError::Unavailable("some slots of the cluster have no server".into())
-        })?;
+        let map = self.whole_map(deadline).await?;
         let mut links = Vec::new();
         for primary in map.primaries() {
             links.push(primary.link(deadline).await?);
         }
-        Ok(Scan::new(links, &layout))
+        Ok(Scan::new(links, &map.layout()))
+    }
+
+    /// The map, if each slot has a server.
+    pub(super) async fn whole_map(&self, deadline: Instant) -> Result<Arc<Map>, StoreError> {
+        let map = self.map(deadline).await?;
+        map.gap().map_or(Ok(map), |gap| Err(StoreError::Unavailable(gap)))
     }
 
     async fn map(&self, deadline: Instant) -> Result<Arc<Map>, StoreError> {
@@ -326,10 +328,10 @@ impl Shared {
         }
     }
 
-    /// Whether a server that has slots by the map is down: it may have a successor.
+    /// Whether a slot has no server by the map, or one that is down: it may have a successor.
     fn misses_an_owner(&self) -> bool {
         let MapState::Known(map) = &*self.state.borrow() else { return false };
-        map.supervisors.values().any(|supervisor| supervisor.is_down())
+        map.gap().is_some() || map.supervisors.values().any(|supervisor| supervisor.is_down())
     }
 
     /// The one that keeps a link to this server, or a new one.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::slots::gap;
 use super::supervisor::LinkSupervisor;
 use crate::store::StoreError;
 use crate::store::redis::node::Node;
@@ -77,19 +78,23 @@ impl Map {
         primaries
     }
 
-    /// Which slots each of them has, as a text; `None` if some slots have no server.
-    pub(super) fn layout(&self) -> Option<String> {
+    /// That some slots have no server, if so.
+    pub(super) fn gap(&self) -> Option<String> {
+        gap(self.owners.iter().flatten().count())
+    }
+
+    /// Which slots each of them has, as a text, where each slot has a server.
+    pub(super) fn layout(&self) -> String {
         let primaries = self.primaries();
         let mut layout = String::new();
         let mut before = None;
-        for (slot, owner) in self.owners.iter().enumerate() {
-            let owner = owner.as_ref()?;
-            let number = primaries.iter().position(|primary| Arc::ptr_eq(primary, owner));
-            if number != before {
-                layout.push_str(&format!("{slot}:{} ", number?));
-                before = number;
+        for (slot, owner) in self.owners.iter().flatten().enumerate() {
+            let number = primaries.iter().take_while(|primary| !Arc::ptr_eq(primary, owner)).count();
+            if before != Some(number) {
+                layout.push_str(&format!("{slot}:{number} "));
+                before = Some(number);
             }
         }
-        Some(layout)
+        layout
     }
 }

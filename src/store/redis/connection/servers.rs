@@ -59,6 +59,9 @@ impl Servers {
 
     /// Whether all can be reached, are safe to lock on, and can grant a lock.
     pub(crate) async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
+        if let Self::Cluster(cluster) = self {
+            cluster.whole_map(deadline).await?;
+        }
         self.all(deadline).await.into_iter().try_for_each(|link| link?.gate.is_ready())
     }
 

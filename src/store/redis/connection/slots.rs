@@ -15,6 +15,7 @@ use crate::store::redis::client::without_deadlines;
 use crate::store::redis::failure::{describe, trouble};
 use crate::store::redis::health::identity::is_cluster_up;
 use crate::store::redis::node::Node;
+use crate::store::redis::scripts::keys::SLOTS;
 
 const IN_DIFFERENT_CLUSTERS: &str =
     "are in different clusters: take the one that has left out of the address";
@@ -141,9 +142,9 @@ impl SlotLayout {
         Ok(layout)
     }
 
-    /// What the servers that the address names say: the answer of the first one for which the cluster is up, else of the first one, if
-    /// no other that answers soon is in another cluster. One that has left is perhaps in another one by now, and the locks that are
-    /// held are not there. Also returns who has answered.
+    /// What the servers that the address names say: the first answer by which the cluster is up, if there is one, and has the most
+    /// slots; if no other that answers soon is in another cluster. One that has left is perhaps in another one by now, and the
+    /// locks that are held are not there. Also returns who has answered.
     pub(super) async fn agreed(
         address: &RedisAddress,
         patience: Duration,
@@ -169,13 +170,20 @@ impl SlotLayout {
                 (Ok(layout), Some((other, agreed))) if layout.is_elsewhere(&agreed.ids) => {
                     return Err(format!("{node} and {other} {IN_DIFFERENT_CLUSTERS}"));
                 }
-                (Ok(layout), Some((_, agreed))) if layout.is_up && !agreed.is_up => {
+                (Ok(layout), Some((_, agreed)))
+                    if (layout.is_up, layout.served()) > (agreed.is_up, agreed.served()) =>
+                {
                     first = Some((node, layout));
                 }
                 (Ok(_), Some(_)) => {}
             }
         }
         first.map(|(_, layout)| (layout, answered)).ok_or(reason)
+    }
+
+    /// How many slots have a server.
+    fn served(&self) -> usize {
+        self.ranges.iter().map(|(first, last, _)| (*first..=*last).len()).sum()
     }
 
     /// Whether it is the layout of another cluster than that of these servers: they have no server in common.
@@ -203,18 +211,32 @@ impl SlotLayout {
                 let host = address.unwrap_or_else(|| asked.host.clone());
                 nodes.push(if named.is_known() { named } else { Node { host, ..named } });
             }
-            layout.ranges.push((first, last, nodes.first()?.clone()));
-            layout.nodes.extend(nodes);
+            let owner = nodes.first()?.clone();
+            // Port 0 stands for a server whose address the cluster has lost.
+            if owner.port != 0 {
+                layout.ranges.push((first, last, owner));
+            }
+            layout.nodes.extend(nodes.into_iter().filter(|node| node.port != 0));
         }
         Some(layout)
     }
 }
 
-/// The primaries of a cluster, by the word of the servers that the address names.
-pub(crate) async fn primaries(address: &RedisAddress, patience: Duration) -> Result<Vec<Node>, String> {
+/// That some slots of a cluster have no server, where so many have one.
+pub(crate) fn gap(served: usize) -> Option<String> {
+    let missing = usize::from(SLOTS).saturating_sub(served);
+    (missing > 0).then(|| format!("some slots of the cluster have no server: {missing} of {SLOTS}"))
+}
+
+/// The primaries of a cluster, and how many slots have one, by the word of the servers that the address names.
+pub(crate) async fn primaries(
+    address: &RedisAddress,
+    patience: Duration,
+) -> Result<(Vec<Node>, usize), String> {
     let (layout, _) = SlotLayout::agreed(address, patience).await?;
+    let served = layout.served();
     let mut primaries: Vec<_> = layout.ranges.into_iter().map(|(_, _, node)| node).collect();
     primaries.sort_unstable_by_key(Node::to_string);
     primaries.dedup();
-    Ok(primaries)
+    Ok((primaries, served))
 }
