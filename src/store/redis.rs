@@ -170,8 +170,9 @@ impl RedisStore {
             Some(slot) => (slot, true),
             None => {
                 let lock = self.renew_lock(key, &token, ttl.as_ms(), &by, deadline).await?;
-                // It knows no locks that several hold, and says of them that they have no holder.
-                if lock.0.outcome == 1 { (renew_slot().await?, true) } else { (lock, false) }
+                // It knows no locks that several hold, and says of them that they have no holder. Neither does it know whether what
+                // is not its token's can be read.
+                if matches!(lock.0.outcome, 1 | 2) { (renew_slot().await?, true) } else { (lock, false) }
             }
         };
         if is_slot && is_renewed(&reply) {

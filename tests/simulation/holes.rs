@@ -330,10 +330,10 @@ const OF_SLOTS: [(&str, &str, &str); 21] = [
     ),
     (
         "a slot that has ended is renewed",
-        "if not text or not ends_ms or ends_ms <= NOW_MS then",
-        "if not text or not ends_ms then",
+        "if not ends_ms or ends_ms <= NOW_MS then return nil end",
+        "if not ends_ms then return nil end",
     ),
-    ("a break ends any slot", "== digits and fields[i] ~= ALL", "and fields[i] ~= ALL"),
+    ("a break ends any slot", "(%d+)') == digits", "(%d+)')"),
     // Of the fast path, which does the same.
     (
         "in short, those who hold do not count what they bear",

@@ -1,5 +1,6 @@
 //! Locks whose values no gateway can read: that none is written on any machine, and what is said of those that are there.
 
+use fencepost::lock::LeaseToken;
 use tokio::time::Instant;
 
 use kit::gateway::run;
@@ -258,4 +259,72 @@ async fn a_check_names_all_that_no_script_can_read_and_nothing_that_scripts_wrot
         assert!(page.contains(&format!("cannot be read: the value of {what}: another")), "{what}: {page}");
     }
     assert_eq!(redis.keys().await.len(), keys);
+}
+
+/// What `held` has for a token: its name there.
+fn field(token: &str) -> String {
+    LeaseToken::parse(token.as_bytes()).unwrap().hash().to_string()
+}
+
+/// N13. It is counted by when it ends, so it is there although what stands of it cannot be read, or is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_cannot_be_read_is_neither_free_nor_anothers() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &["--store-timeout", "2s"]).await;
+    let client = Client::new(gateway.address);
+    for text in [Some("v2 1 2 of another version"), Some("1 2 x y"), Some("1 2 "), None] {
+        let key = fresh_token();
+        let (path, held) = (format!("/locks/{key}"), format!("fencepost:{{0}}:held:{key}"));
+        let (first, second) = (fresh_token(), fresh_token());
+        client.put(&format!("{path}?slots=2&ttl=1m")).token(&first).send().await.expect(201);
+        let put = client.put(&format!("{path}?slots=2&ttl=2m")).token(&second).send().await.expect(201);
+        match text {
+            Some(text) => redis.command::<i64>(&["HSET", &held, &field(&first), text]).await,
+            None => redis.command(&["HDEL", &held, &field(&first)]).await,
+        };
+        let number = put.fencing_token() - 1;
+        let by_number = format!("{path}?force=true&fencing_token={number}");
+        let [get, all] = [path.clone(), format!("{path}?holders=true")].map(|path| client.get(&path));
+        let [alone, beside] = ["ttl=1m", "slots=2"].map(|query| client.put(&format!("{path}?{query}")));
+        let own = [client.patch(&path), client.delete(&path)].map(|request| request.token(&first));
+        for request in [get, all, alone, beside, client.delete(&by_number)].into_iter().chain(own) {
+            let answer = request.send().await;
+            assert_eq!(answer.status, 503, "{text:?}: {}", String::from_utf8_lossy(&answer.body));
+        }
+        client.patch(&format!("{path}?ttl=3m")).token(&second).send().await.expect(200);
+        let page = client.get("/locks?limit=1000").send().await.expect(200).json().to_string();
+        assert!(!page.contains(&key), "{page}");
+        let output = run(&["check", "--store", redis.url()]);
+        let page = String::from_utf8(output.stdout).unwrap();
+        let is_named = page.contains(&format!("cannot be read: the value of key {held:?}"));
+        assert_eq!((is_named, output.status.code() == Some(1)), (text.is_some(), text.is_some()), "{page}");
+        let _: i64 = redis.command(&["DEL", &held]).await;
+        client.put(&path).send().await.expect(201);
+    }
+}
+
+/// It may be the token's own, and be read by another version.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_cannot_be_read_is_not_said_to_be_anothers() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &["--store-timeout", "2s"]).await;
+    let client = Client::new(gateway.address);
+    let (lock, foreign) = ("fencepost:{0}:lock:k", format!("{} {} number ", "a".repeat(64), "b".repeat(32)));
+    for value in ["garbage", "", "?garbage", &foreign] {
+        let token = fresh_token();
+        client.put("/locks/k?ttl=1m").token(&token).send().await.expect(201);
+        let _: () = redis.command(&["SET", lock, value, "KEEPTTL"]).await;
+        for request in [
+            client.patch("/locks/k?ttl=1m").token(&token),
+            client.delete("/locks/k").token(&token),
+            client.delete("/locks/k?force=true&fencing_token=5"),
+        ] {
+            request.send().await.expect_problem(503, "store-unavailable");
+        }
+        let _: i64 = redis.command(&["DEL", lock]).await;
+        client.put("/locks/k?ttl=1m").token(&token).send().await.expect(201);
+        let anothers = client.patch("/locks/k?ttl=1m").token(&fresh_token());
+        anothers.send().await.expect_problem(409, "held-by-another");
+        client.delete("/locks/k").token(&token).send().await.expect(204);
+    }
 }

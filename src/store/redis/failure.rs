@@ -6,7 +6,7 @@
 //! | `TRYAGAIN`, `BUSY` | not yet: sent again after a pause | stays |
 //! | `READONLY`, `MASTERDOWN`, `LOADING`, `CLUSTERDOWN`, `STALE` of our own | not yet: sent to the server that is the primary then | is left |
 //! | `NOAUTH`, `WRONGPASS` | not done | is left |
-//! | `OOM`, `MISCONF`, `NOREPLICAS`, `NOPERM`, `NOSCRIPT` twice | not done | stays |
+//! | `OOM`, `MISCONF`, `NOREPLICAS`, `NOPERM`, `NOSCRIPT` twice, `UNREADABLE` of our own | not done | stays |
 //! | any other error of a script, `WRONGTYPE` too | unknown, since it keeps what it wrote | stays |
 //! | a reply that cannot be read, or names a lock that cannot | unknown, where it may have written | stays |
 //! | no answer in time | unknown | is left, if there was time enough for an answer |
@@ -82,7 +82,9 @@ impl Failure {
             ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::NoScript) => {
                 (StepOutcome::NotDone, false)
             }
-            _ if matches!(code, "OOM" | "MISCONF" | "NOREPLICAS") => (StepOutcome::NotDone, false),
+            _ if matches!(code, "OOM" | "MISCONF" | "NOREPLICAS" | "UNREADABLE") => {
+                (StepOutcome::NotDone, false)
+            }
             _ if matches!(code, "NOAUTH" | "WRONGPASS") => (StepOutcome::NotDone, true),
             // A script that errs keeps what it wrote.
             ErrorKind::Server(_) | ErrorKind::Extension => (StepOutcome::Unknown, false),

@@ -288,6 +288,20 @@ pub(crate) fn is_readable(value: &[u8]) -> bool {
     value.starts_with(b"?*") || is_offer(value) || read_lease(value, 0).is_some()
 }
 
+/// The same of what stands in a field of those who hold a lock together.
+pub(crate) fn is_readable_slot(field: &str, value: &[u8]) -> bool {
+    let lock = || {
+        let (slot, rest) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        let (slots, rest) = rest.split_once(' ')?;
+        let (attempt, rest) = rest.split_once(' ')?;
+        let digits = rest.find(|digit: char| !digit.is_ascii_digit())?;
+        let (number, rest) = rest.split_at(digits);
+        read_lease(format!("{:0>64} {attempt} {number}*{slot}*{slots}{rest}", "").as_bytes(), 0)
+    };
+    // Offers, which only scripts read, stand at the first.
+    field == "*" || lock().is_some()
+}
+
 /// Whether it is an offer, which only scripts read.
 fn is_offer(value: &[u8]) -> bool {
     let Some(Ok(text)) = value.strip_prefix(b"?").map(std::str::from_utf8) else { return false };

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::lock::{FencingToken, TokenHash};
 use crate::store::Bucket;
-use crate::store::redis::scripts::is_readable;
 use crate::store::redis::scripts::keys::{KeySpace, NameKind};
+use crate::store::redis::scripts::{is_readable, is_readable_slot};
 
 /// The most keys that one `SCAN` looks at, the most of them, and the most values that are told of.
 const MOST_AT_ONCE: usize = 1_000;
@@ -102,6 +102,12 @@ impl Contents {
                     let is_good = |head: Vec<u8>| head.is_empty() || is_record(&head);
                     (of(NameKind::Record, "value of record"), holds(answer, is_good))
                 }
+                "held" => {
+                    let is_good = |fields: HashMap<String, Vec<u8>>| {
+                        fields.iter().all(|(field, value)| is_readable_slot(field, value))
+                    };
+                    (Some(format!("value of key {name:?}")), holds(answer, is_good))
+                }
                 "fence" | "record" => {
                     (Some(format!("value of key {name:?}")), holds(answer, |fields| self.note(&fields)))
                 }
@@ -135,15 +141,15 @@ fn question(kind: &str, name: &str) -> Option<Cmd> {
     let mut question = match kind {
         "lock" | "freed" => cmd("GET"),
         "once" => cmd("GETRANGE"),
-        "seats" | "held" => cmd("HGET"),
-        "fence" | "record" => cmd("HGETALL"),
+        "seats" => cmd("HGET"),
+        "held" | "fence" | "record" => cmd("HGETALL"),
         "line" | "away" | "due" | "gates" | "ends" | "wide" | "watch" => cmd("ZCARD"),
         _ => return None,
     };
     question.arg(name);
     match kind {
         "once" => question.arg(0).arg(LAST_OF_HEAD),
-        "seats" | "held" => question.arg(""),
+        "seats" => question.arg(""),
         _ => &mut question,
     };
     Some(question)

@@ -115,7 +115,7 @@ local function look_at_pool()
   if not pool then return end
   held_by, least_slots = pool.sharing()
   local first = pool.seen.first(1)[1]
-  lock, left_ms = first and told(first), first and first.left_ms
+  lock, left_ms = first and told(first) or held_by > 0 and NO_LOCK, first and first.left_ms
 end
 if not has_queue or MODE == 'confirm' then look_at_pool() end
 

@@ -17,16 +17,17 @@ if are_several(offer) and redis.call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) == 3 t
   local count, least = slots.sharing()
   if count == 0 then return { 0, '', 0, waiters } end
   local own = ARGV[1] ~= '' and slots.grant_of(ARGV[1])
+  local named = {}
+  for _, grant in ipairs(slots.first(MOST_NAMED)) do
+    if not grant.slot then return unreadable() end
+    named[#named + 1] = told(grant)
+    named[#named + 1] = grant.left_ms
+  end
   local by = own and attempt_of(own.lock)
   if own and by ~= PINNED and not is_of_connection(by) then
     own.lock = with_attempt(own.lock, PINNED)
     redis.call('HDEL', KEYS[4], '')
     redis.call('HSET', KEYS[4], own.field, written(own))
-  end
-  local named = {}
-  for _, grant in ipairs(slots.first(MOST_NAMED)) do
-    named[#named + 1] = told(grant)
-    named[#named + 1] = grant.left_ms
   end
   return { own and 2 or 1, own and told(own) or named[1], own and own.left_ms or named[2], waiters, count, least, named }
 end

@@ -9,7 +9,7 @@ local KEYS_EACH, MOST_LOST = tonumber(ARGV[1]), 100
 
 local reply = {}
 for i = 1, #KEYS, KEYS_EACH do
-  -- A key that is not ours does not stop the list of the others.
+  -- A key that is not ours does not stop the list of the others, and neither does a grant that cannot be read.
   local is_ours, lock, left_ms, offer = pcall(held, KEYS[i])
   if is_ours and are_several(offer) and KEYS_EACH == 6 and redis.call('EXISTS', unpack(KEYS, i + 3, i + 5)) == 3 then
     local first = read_slots(unpack(KEYS, i + 3, i + 5)).first(1)[1]

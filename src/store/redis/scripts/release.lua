@@ -32,6 +32,7 @@ elseif frees then
   -- With a wait queue it is handed on below.
   if not queue and not kept_ms then redis.call('DEL', KEYS[1]) end
 elseif not ticket then
+  if lock and not is_readable(lock) then return unreadable() end
   -- A token that has released the lock is told so again, also one that left no tombstone.
   outcome = lock and (was_held_by(lock, ARGV[1]) and 0 or 2) or pool and pool.sharing() > 0 and 2 or 1
 end

@@ -27,6 +27,8 @@ local function open_pool(token)
     local texts = redis.call('HMGET', HELD, ALL, token or ALL)
     grants, least = redis.call('ZCARD', ENDS) - 1, redis.call('ZRANGE', WIDE, 0, 1, 'WITHSCORES')
     is_rest = not texts[1] or grants < 0 or not least[1]
+    -- The key is there, and what stands in it for all is not.
+    if not texts[1] and redis.call('EXISTS', HELD) == 1 then error(unreadable()) end
     if not is_rest then
       taken = string.sub(text, 3)
       own = token and seen.grant_in(token, texts[2])
@@ -95,10 +97,10 @@ local function open_pool(token)
   -- Marks those slots that are held, and no others. A server whose file was cut off within a script may do a part of it at its
   -- second start, and so leave a slot marked that none holds.
   local function mend()
-    local fields, are_held, last = redis.call('HGETALL', HELD), {}, 0
-    for i = 1, #fields, 2 do
-      local slot = fields[i] ~= ALL and tonumber(string.match(fields[i + 1], '^%d+'))
-      if slot and redis.call('ZSCORE', ENDS, fields[i]) then are_held[slot], last = true, math.max(last, slot) end
+    local are_held, last = {}, 0
+    for _, grant in ipairs(seen.first(-1)) do
+      if not grant.slot then error('a slot is held of which it is not known which') end
+      are_held[grant.slot], last = true, math.max(last, grant.slot)
     end
     pool.taken = ''
     for slot = 1, last do

@@ -18,6 +18,15 @@ local function whole(number) return string.format('%.0f', number) end
 -- No lease ends so late; the `*` of `ends` is over after it.
 local LAST_END = LARGEST_NUMBER - 1
 
+-- What is told of a lock, or a grant, that no script of this version can read. It is held all the same.
+local NO_LOCK = '?'
+local function unreadable()
+  return redis.error_reply('UNREADABLE the lock cannot be read: another version of Fencepost, or another program, wrote it')
+end
+
+-- Whether a lock that one holds alone can be read.
+local function is_readable(lock) return string.match(lock, '^%x+ %S+ ()%d+%S* ') == NUMBER_AT end
+
 -- Whether what `held` took for an offer is a lock that several hold.
 local function are_several(offer) return offer and not offer.token end
 
@@ -51,24 +60,26 @@ local function read_slots(HELD, ENDS, WIDE)
   local NOW_MS = math.floor(NOW_US / 1000)
 
   -- The grant in a field. Its `lock` is what the value of a lock would be. The clock is read in whole ms, so what is left may be
-  -- up to one less than it looks.
+  -- up to one less than it looks. A grant that cannot be read, or is missing, has an end and no slot.
   local function read(field, text, ends_at)
     local ends_ms = tonumber(ends_at or nil)
-    if not text or not ends_ms or ends_ms <= NOW_MS then return nil end
-    local slot, slots, rest = string.match(text, '^(%d+) (%d+) (.*)$')
-    if not slot then return nil end
-    local token = string.sub(field, 1, 1) == '!' and KEPT or field
-    return {
-      field = field, slot = tonumber(slot), slots = tonumber(slots), lock = token .. ' ' .. rest,
-      left_ms = math.max(ends_ms - NOW_MS - 1, 1),
-    }
+    if not ends_ms or ends_ms <= NOW_MS then return nil end
+    local left_ms = math.max(ends_ms - NOW_MS - 1, 1)
+    local slot, slots, rest = string.match(text or '', '^(%d+) (%d+) (.*)$')
+    local lock = (string.sub(field, 1, 1) == '!' and KEPT or field) .. ' ' .. (rest or '')
+    if not is_readable(lock) then return { field = field, left_ms = left_ms } end
+    return { field = field, slot = tonumber(slot), slots = tonumber(slots), lock = lock, left_ms = left_ms }
   end
 
-  local function grant_in(field, text) return text and read(field, text, redis.call('ZSCORE', ENDS, field)) or nil end
+  local function grant_in(field, text)
+    local grant = read(field, text, redis.call('ZSCORE', ENDS, field))
+    if grant and not grant.slot then error(unreadable()) end
+    return grant
+  end
 
   local function grant_of(field) return grant_in(field, redis.call('HGET', HELD, field)) end
 
-  -- So many, first those that end first.
+  -- So many, or with -1 all, first those that end first.
   local function first(most)
     local found = redis.call('ZRANGEBYSCORE', ENDS, NOW_MS + 1, LAST_END, 'WITHSCORES', 'LIMIT', 0, most)
     local fields, grants = {}, {}
@@ -101,6 +112,7 @@ end
 
 -- A grant as it is told: its slot, and how many it has said, stand behind its number.
 local function told(grant)
+  if not grant.slot then return NO_LOCK end
   local _, last = string.find(grant.lock, '^%d+', NUMBER_AT)
   return string.sub(grant.lock, 1, last) .. '*' .. whole(grant.slot) .. '*' .. whole(grant.slots) .. string.sub(grant.lock, last + 1)
 end
