@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fencepost::lock::{Attempt, Inspected, LeaseToken, LockKey, Terms, TokenHash, Ttl};
+use fencepost::lock::{Attempt, Inspected, LeaseToken, LockKey, Released, Terms, TokenHash, Ttl};
 use fencepost::store::redis::RedisStore;
 use fencepost::store::{
-    Bucket, Heartbeat, Inspect, KnownTo, LockRequest, PassOn, Release, Renew, Renewer, RollBack, TicketAfter,
-    Tombstone,
+    Bucket, Heartbeat, Inspect, KnownTo, LockRequest, PassOn, Release, Renew, Renewer, RollBack, StoreError,
+    TicketAfter, Tombstone,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -407,4 +407,22 @@ async fn a_look_needs_no_write() {
         }
     })
     .await;
+}
+
+/// K4. It has freed the lock, and told no waiter.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_was_cut_short_has_waiters_look_by_its_repetition() {
+    let (redis, store, holder) = held().await;
+    in_line(ask(&store, token(), Attempt::generate(), join()).await);
+    let release = Release { key: key(), token: holder, tombstone: Tombstone::Final };
+    let allow = async |zadd| redis.command::<()>(&["ACL", "SETUSER", "default", zadd]).await;
+    allow("-zadd").await;
+    let cut = store.call(release.clone(), soon()).await;
+    assert!(matches!(cut, Err(StoreError::Unknown(_))), "{cut:?}");
+    let repeated = store.call(release.clone(), soon()).await;
+    assert!(matches!(repeated, Err(StoreError::Unknown(_))), "{repeated:?}");
+    allow("+zadd").await;
+    assert_eq!(store.call(release, soon()).await.unwrap().answer, Released::Released);
+    let beat = store.call(Heartbeat { bucket: Bucket::default() }, soon()).await.unwrap();
+    assert_eq!(beat.due, [(key(), 0)]);
 }

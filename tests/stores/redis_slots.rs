@@ -328,3 +328,17 @@ async fn is_in_when_it_asks(store: &Arc<dyn LockStore>, waits: bool, round: u32)
     });
     true
 }
+
+/// K4. Its tombstone is written before the slot is freed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_of_a_slot_that_was_cut_short_is_not_answered_by_anothers() {
+    let (stage, client) = stage().await;
+    let redis = stage.redis.as_ref().unwrap();
+    // With terms, the general script frees it.
+    let (first, _) = (take(&client, "slots=3&max_hold=1h").await, take(&client, "slots=3&max_hold=1h").await);
+    let _: () = redis.command(&["ACL", "SETUSER", "default", "-hdel"]).await;
+    client.delete("/locks/k").token(&first).send().await.expect(204);
+    assert_eq!(client.get("/locks/k").send().await.json()["held"], 1);
+    let _: () = redis.command(&["ACL", "SETUSER", "default", "+hdel"]).await;
+    client.delete("/locks/k").token(&first).send().await.expect(204);
+}
