@@ -25,8 +25,11 @@ const AFTER_END: Duration = Duration::from_millis(3);
 /// Timers of other gateways ring later, at different times. They are needed only if the first gateway is gone.
 const AFTER_END_OF_OTHERS_MS: std::ops::Range<u64> = 60..160;
 
-/// No wait is longer than this, so a later timer would wake no request.
-const LONGEST_TIMER: Duration = Duration::from_secs(60 * 60);
+/// The first waiter of each lock looks at least so often: a lease that was made shorter, or removed, by another program is told by
+/// nothing.
+const LOOK_EACH: Duration = Duration::from_secs(5);
+/// Waiters of many locks look less often: this far apart from each other.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// Everybody who waits at this gateway.
 #[derive(Default)]
@@ -61,6 +64,12 @@ struct Waiters {
 }
 
 impl Registry {
+    /// How often the first waiter of a lock looks at least.
+    fn look_each(&self) -> Duration {
+        let locks = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
+        LOOK_EACH.max(BETWEEN_LOOKS.saturating_mul(locks))
+    }
+
     /// Rings those at the first ticket: two requests of one token share it, and only one of them may be heard.
     fn ring_first(&self, key: &LockKey) {
         let from = |ticket| (key.clone(), ticket, 0)..;
@@ -202,13 +211,15 @@ impl Wakeups {
             let Some(waiters) = registry.keys.get_mut(&key) else { continue };
             waiters.timer = None;
             registry.ring_first(&key);
+            self.set_timer(&mut registry, &key, u64::MAX, Duration::ZERO);
         }
     }
 
     /// Sets the timer of a lock, unless an earlier one is set: a look too many costs little.
     fn set_timer(&self, registry: &mut Registry, key: &LockKey, in_ms: u64, pause: Duration) {
+        let latest = registry.look_each();
         let Some(waiters) = registry.keys.get_mut(key) else { return };
-        let at = Instant::now() + Duration::from_millis(in_ms).min(LONGEST_TIMER) + pause;
+        let at = Instant::now() + Duration::from_millis(in_ms).min(latest) + pause;
         if let Some(set) = waiters.timer {
             if set <= at {
                 return;

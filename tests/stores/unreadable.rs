@@ -1,5 +1,7 @@
 //! Locks whose values no gateway can read: that none is written on any machine, and what is said of those that are there.
 
+use std::time::Duration;
+
 use fencepost::lock::LeaseToken;
 use tokio::time::Instant;
 
@@ -327,4 +329,23 @@ async fn a_lock_that_cannot_be_read_is_not_said_to_be_anothers() {
         anothers.send().await.expect_problem(409, "held-by-another");
         client.delete("/locks/k").token(&token).send().await.expect(204);
     }
+}
+
+/// W22. Nothing tells of it, and the end of the lease is an hour away.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_lock_whose_key_is_deleted_is_granted_it_soon() {
+    let redis = RedisServer::start().await;
+    let gateways = [Gateway::on_redis(&redis, &[]).await, Gateway::on_redis(&redis, &[]).await];
+    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    clients[0].put("/locks/k?ttl=1h").send().await.expect(201);
+    let waiting = clients.each_ref().map(|client| client.put("/locks/k?wait=1m&ttl=100ms").within(PATIENCE));
+    let waiting = waiting.map(|request| tokio::spawn(async { request.send().await }));
+    eventually("both wait", async || redis.command::<u64>(&["ZCARD", "fencepost:{0}:line:k"]).await == 2)
+        .await;
+    let deleted = Instant::now();
+    let _: i64 = redis.command(&["DEL", "fencepost:{0}:lock:k"]).await;
+    for waits in waiting {
+        waits.await.unwrap().expect(201);
+    }
+    assert!(deleted.elapsed() < Duration::from_secs(20), "{:?}", deleted.elapsed());
 }
