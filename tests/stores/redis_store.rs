@@ -335,6 +335,10 @@ async fn numbers_that_are_used_up_leave_no_lock() {
     }
     let kept: String = redis.command(&["HGET", "fencepost:{0}:fence", &incarnation(redis).await]).await;
     assert_eq!(kept, last, "a start would take what is above it for no grant's");
+    let status = async || client.get("/readyz").send().await.status;
+    kit::eventually("it is not ready", async || status().await == 503).await;
+    let _: i64 = redis.command(&["DEL", "fencepost:{0}:fence"]).await;
+    kit::eventually("it is ready again", async || status().await == 200).await;
 }
 
 /// As programs before this one left them where a server was started with a clock past the largest number.

@@ -4,12 +4,16 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value};
 
 use super::loading::Loading;
-use crate::lock::{LeaseToken, LockKey};
+use crate::lock::{FencingToken, LeaseToken, LockKey};
 use crate::store::Bucket;
 use crate::store::redis::failure::Failure;
 use crate::store::redis::scripts::keys::KeySpace;
 
 const SCRIPT: &str = include_str!("permissions.lua");
+
+/// As in `fence.lua`.
+const NO_NUMBER: &str =
+    "fencing tokens end in June 2255, and the clock of the server is past that, or was: set it right";
 
 /// What the scripts call, each with as many arguments as it must have; `*` is a key.
 pub(super) const BY_SCRIPTS: &[&str] = &[
@@ -156,17 +160,18 @@ impl Permissions {
     }
 }
 
-/// Why the server refuses whatever writes: it cannot save it, or too few replicas keep up. It is asked to delete a key that never
-/// exists. In a script, a server of a Cluster says so whatever slot the key is in.
+/// Why the server grants nothing: it cannot save what is written, or too few replicas keep up, or its fencing tokens are used up. It
+/// is asked to delete a key that never exists. In a script, a server of a Cluster says so whatever slot the key is in.
 pub(super) async fn refusal_of_writes(
     connection: &mut MultiplexedConnection,
     keys: &KeySpace,
 ) -> RedisResult<Option<String>> {
     let Ok(key) = LockKey::parse(b"preflight") else { return Ok(None) };
     let never = keys.tombstone(&key, &LeaseToken::generate().hash());
-    let deletion = redis::cmd("EVAL").arg("return redis.call('DEL', ARGV[1])").arg(0).arg(never).take();
-    match deletion.query_async::<Value>(connection).await {
-        Ok(_) => Ok(None),
+    let script = "redis.call('DEL', ARGV[1]) return redis.call('HGETALL', ARGV[2])";
+    let asked = redis::cmd("EVAL").arg(script).arg(0).arg(never).arg(keys.fence(Bucket::default())).take();
+    match asked.query_async::<Vec<String>>(connection).await {
+        Ok(fence) => Ok(fence.contains(&FencingToken::MAX.to_string()).then(|| NO_NUMBER.to_owned())),
         Err(error) if error.code().is_none() => Err(error),
         Err(error) => {
             let Failure { reason, .. } = Failure::of(&error);
