@@ -274,6 +274,19 @@ async fn a_list_that_the_servers_of_a_quorum_do_not_know_is_seen() {
     assert!(page.contains("2 of 3 servers are needed, and 0 can be used"), "{page}");
     let next = check(&["--store", &quorum.url(), "--redlock-epoch", "2"]);
     assert!(next.0 == 0, "a gateway gives them this list: {}", next.1);
+    // It gives them no list that is longer.
+    let longer = format!("{},127.0.0.1:{}", quorum.url(), server_port());
+    let (code, page) = check(&["--store", &longer, "--redlock-epoch", "2"]);
+    let why = "a new list of servers must be as long as the one before";
+    assert!(code == 1 && page.contains("0 can be used") && page.contains(why), "{page}");
+    let refused = Gateway::start(&["--store", &longer, "--redlock-epoch", "2"]).await;
+    eventually("the gateway says the same", async || {
+        let answer = Client::new(refused.address).get("/readyz").send().await;
+        let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+        detail.contains("0 can be used") && detail.contains(why)
+    })
+    .await;
+    drop(refused);
     drop(gateway);
     let gateway = quorum.gateway(&["--redlock-epoch", "2"]).await;
     let client = Client::new(gateway.address);

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use crate::clock::whole_ms;
+use crate::store::redis::health::quorum::{KnownList, RecordKind};
 use crate::store::redis::scripts::ScriptReply;
 
 /// What a server's record says, as far as this gateway is concerned.
@@ -37,23 +38,6 @@ pub(super) struct MemberStatus {
 
 /// How long what was seen may be acted upon.
 const FRESH: Duration = Duration::from_secs(3);
-
-/// What a record is to this gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RecordKind {
-    /// Of this run and this list.
-    Current,
-    /// There is none.
-    Empty,
-    /// Of another run: what the server holds may be older than what it accepted, even if it keeps a file.
-    Forgot,
-    /// Of a later list.
-    Later,
-    /// Of another list with the same epoch.
-    Differs,
-    /// Of an earlier list.
-    Earlier,
-}
 
 impl MemberStatus {
     /// Reads what `look.lua` replied; `before` is what was seen last.
@@ -102,6 +86,18 @@ impl MemberStatus {
     /// Whether it counts.
     pub(super) fn counts(&self) -> bool {
         self.kind == RecordKind::Current && !self.is_in_quarantine()
+    }
+
+    /// What it says of lists of servers.
+    pub(super) fn known_list(&self) -> KnownList {
+        KnownList {
+            kind: self.kind,
+            is_in_quarantine: self.is_in_quarantine(),
+            epoch: self.epoch,
+            epoch_before: self.epoch_before,
+            is_settled: self.is_settled,
+            members: self.members.clone(),
+        }
     }
 
     /// Whether it counts, and else why not.

@@ -17,11 +17,11 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::member::{Member, ServerClock};
-use super::member_status::{MemberStatus, RecordKind};
+use super::member_status::MemberStatus;
 use super::scripts;
 use crate::clock::Clock;
 use crate::store::StoreError;
-use crate::store::redis::health::quorum::ServerList;
+use crate::store::redis::health::quorum::{RecordKind, ServerList};
 use crate::store::redis::pubsub::peer_bus::PeerRoutes;
 use crate::telemetry::metrics::MemberState;
 

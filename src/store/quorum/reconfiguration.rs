@@ -2,14 +2,17 @@
 //! of another list. Each such change is one script (`reconfigure.lua`) and does nothing where another gateway was first, or where
 //! what it rests on was seen too long ago.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::member_status::{MemberStatus, RecordKind};
+use super::member::Member;
+use super::member_status::MemberStatus;
 use super::membership::Membership;
 use super::scripts;
+use crate::store::redis::health::quorum::{RecordKind, is_in, learners};
 
 /// How long a server is seen without its record before it goes into quarantine, where no quorum is known: at the first start
 /// another gateway may be about to write it.
@@ -65,7 +68,9 @@ impl Membership {
             let is_stranger = match status.kind {
                 RecordKind::Empty | RecordKind::Forgot => true,
                 // One that was late for a change, or in quarantine, knows nothing that would count.
-                RecordKind::Earlier => !self.was_in(&status.members, index) || self.is_settled(&statuses),
+                RecordKind::Earlier => {
+                    !is_in(&status.members, &self.members[index].name) || self.is_settled(&statuses)
+                }
                 RecordKind::Current | RecordKind::Later | RecordKind::Differs => false,
             };
             // One that once was part of a quorum is not new, even if it no longer knows. That has to be written before a gateway that
@@ -114,49 +119,18 @@ impl Membership {
 
     /// Has the servers of the list before learn this one, if enough of them can; else returns why not.
     async fn store_list(&self, statuses: &Statuses) -> Option<String> {
-        let kept = |index: usize, status: &MemberStatus| {
-            status.kind == RecordKind::Earlier
-                && !status.is_in_quarantine()
-                && self.was_in(&status.members, index)
+        let known = |(member, status): (&Arc<Member>, &Result<MemberStatus, String>)| {
+            (member.name.clone(), status.as_ref().ok().map(MemberStatus::known_list))
         };
-        let seen =
-            statuses.iter().enumerate().filter_map(|(index, status)| Some((index, status.as_ref().ok()?)));
-        let have_come =
-            seen.clone().filter(|(_, status)| status.counts()).map(|(_, status)| status.epoch_before);
-        let kept: Vec<_> = seen.filter(|(index, status)| kept(*index, status)).collect();
-        // One that was late for the change before, or left out by it, learns of this one as a stranger: what that list granted it
-        // does not know.
-        let epoch = kept.iter().map(|(_, status)| status.epoch).chain(have_come.clone()).max();
-        let storing: Vec<_> = kept.into_iter().filter(|(_, status)| Some(status.epoch) == epoch).collect();
-        let have_stored = have_come.filter(|before| Some(*before) == epoch).count();
-        let (_, first) = storing.first()?;
-        if storing.iter().any(|(_, status)| status.members != first.members) {
-            return None;
-        }
-        if first.members.split(' ').count() != self.members.len() {
-            return Some("a new list of servers must be as long as the one before".to_owned());
-        }
-        if storing.len() + have_stored < self.quorum() {
-            return Some(
-                "too few servers of the list before count, or too many are to be replaced".to_owned(),
-            );
-        }
-        let newcomers = (0..self.members.len()).filter(|index| !self.was_in(&first.members, *index));
-        for (server, status) in newcomers.map(|index| (&self.members[index].name, &statuses[index])) {
-            match status {
-                // It does not know what the list between has granted, and yet it counts.
-                Ok(status) if status.counts() && status.epoch_before > 0 => {
-                    return Some(format!("{server} has come to this list from an older one: restart it"));
-                }
-                // It may be such a server.
-                Err(_) if !self.is_settled(statuses) => {
-                    return Some(format!("{server}, which is new in the list, does not answer"));
-                }
-                _ => {}
+        let servers: Vec<_> = self.members.iter().zip(statuses).map(known).collect();
+        let learners = match learners(&servers, &self.list) {
+            Ok(learners) => learners,
+            Err(hindrance) => return Some(hindrance),
+        };
+        for index in learners {
+            if let Ok(status) = &statuses[index] {
+                self.change(index, status, Change::Store { epoch_before: status.epoch }).await;
             }
-        }
-        for (index, status) in storing {
-            self.change(index, status, Change::Store { epoch_before: status.epoch }).await;
         }
         None
     }
@@ -241,11 +215,6 @@ impl Membership {
         }
         let needed = if own.is_some() { 1 } else { self.quorum() };
         numbers.iter().max().copied().filter(|_| numbers.len() >= needed)
-    }
-
-    /// Whether a server was in an earlier list.
-    fn was_in(&self, members: &str, index: usize) -> bool {
-        members.split(' ').any(|name| name == self.members[index].name)
     }
 
     /// Changes what a server is, on the strength of what was `seen` of it; whether this gateway did it.

@@ -34,22 +34,105 @@ impl ServerList {
     }
 }
 
-/// What a server says of its part in the quorum, and whether it counts.
+/// What a server says of its part in the quorum.
 #[derive(Clone)]
 pub(crate) struct PartOfQuorum {
     pub(crate) text: String,
-    pub(crate) kind: MembershipKind,
+    list: KnownList,
 }
 
-/// Whether a server counts, for a gateway that starts now.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MembershipKind {
-    Counts,
-    /// It knows an earlier list only. The gateway gives it this one.
+/// What a record is to a gateway with some list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    /// Of this run and this list.
+    Current,
+    /// There is none.
+    Empty,
+    /// Of another run: what the server holds may be older than what it accepted, even if it keeps a file.
+    Forgot,
+    /// Of a later list.
+    Later,
+    /// Of another list with the same epoch.
+    Differs,
+    /// Of an earlier list.
     Earlier,
-    /// It was never part of a quorum.
-    New,
-    Out,
+}
+
+/// What a record says of lists of servers.
+#[derive(Clone)]
+pub(crate) struct KnownList {
+    pub(crate) kind: RecordKind,
+    pub(crate) is_in_quarantine: bool,
+    pub(crate) epoch: u64,
+    /// The epoch of the list from which the server has come to this one, or 0.
+    pub(crate) epoch_before: u64,
+    /// Whether most servers of the list before have learned this one.
+    pub(crate) is_settled: bool,
+    pub(crate) members: String,
+}
+
+impl KnownList {
+    fn is(&self, kind: RecordKind) -> bool {
+        self.kind == kind && !self.is_in_quarantine
+    }
+}
+
+/// Whether a server is in such a list.
+pub(crate) fn is_in(members: &str, server: &str) -> bool {
+    members.split(' ').any(|name| name == server)
+}
+
+/// Which servers of the list before are to learn `list`, or why they cannot. `servers` are those of `list`, each with what it knows
+/// if it has answered.
+pub(crate) fn learners(
+    servers: &[(String, Option<KnownList>)],
+    list: &ServerList,
+) -> Result<Vec<usize>, String> {
+    let seen = servers
+        .iter()
+        .enumerate()
+        .filter_map(|(index, (server, known))| Some((index, server, known.as_ref()?)));
+    let have_come = seen
+        .clone()
+        .filter(|(.., known)| known.is(RecordKind::Current))
+        .map(|(.., known)| known.epoch_before);
+    let kept = seen
+        .clone()
+        .filter(|(_, server, known)| known.is(RecordKind::Earlier) && is_in(&known.members, server));
+    // One that was late for the change before, or left out by it, learns of this one as a stranger: what that list granted it does
+    // not know.
+    let epoch = kept.clone().map(|(.., known)| known.epoch).chain(have_come.clone()).max();
+    let storing: Vec<_> = kept.filter(|(.., known)| Some(known.epoch) == epoch).collect();
+    let have_stored = have_come.filter(|before| Some(*before) == epoch).count();
+    let Some((.., first)) = storing.first() else { return Ok(Vec::new()) };
+    if storing.iter().any(|(.., known)| known.members != first.members) {
+        return Ok(Vec::new());
+    }
+    let is_other = |kind| matches!(kind, RecordKind::Later | RecordKind::Differs);
+    if seen.clone().any(|(.., known)| is_other(known.kind)) {
+        return Err("another list was begun already".to_owned());
+    }
+    if first.members.split(' ').count() != servers.len() {
+        return Err("a new list of servers must be as long as the one before".to_owned());
+    }
+    if storing.len() + have_stored < servers.len() / 2 + 1 {
+        return Err("too few servers of the list before count, or too many are to be replaced".to_owned());
+    }
+    let is_settled = seen.clone().any(|(.., known)| known.epoch == list.epoch && known.is_settled);
+    for (server, known) in servers.iter().filter(|(server, _)| !is_in(&first.members, server)) {
+        match known {
+            // It does not know what the list between has granted, and yet it counts.
+            Some(known) if known.is(RecordKind::Current) && known.epoch_before > 0 => {
+                return Err(format!("{server} has come to this list from an older one: restart it"));
+            }
+            // It may be such a server.
+            None if !is_settled => {
+                return Err(format!("{server}, which is new in the list, does not answer"));
+            }
+            _ => {}
+        }
+    }
+    Ok(storing.into_iter().map(|(index, ..)| index).collect())
 }
 
 /// What is known of one server of a quorum.
@@ -71,15 +154,33 @@ pub(crate) async fn membership(
     run: &str,
     list: &ServerList,
 ) -> RedisResult<PartOfQuorum> {
-    type Record = (Option<String>, Option<u64>, Option<u64>, Option<u64>, Option<String>, Option<String>);
+    type Text = Option<String>;
+    type Record = (Text, Option<u64>, Option<u64>, Option<u64>, Text, Text, Text, Text);
     let record = redis::cmd("HMGET")
         .arg(keys.record())
-        .arg(&["run", "epoch", "since", "longest", "members", "served"])
+        .arg(&["run", "epoch", "since", "longest", "members", "served", "before", "settled"])
         .query_async::<Record>(connection)
         .await?;
-    let (Some(recorded), Some(known), Some(since_ms), Some(longest_ms), Some(members), served) = record
+    let (
+        Some(recorded),
+        Some(known),
+        Some(since_ms),
+        Some(longest_ms),
+        Some(members),
+        served,
+        before,
+        settled,
+    ) = record
     else {
-        return Ok(PartOfQuorum { text: "not part of one yet".to_owned(), kind: MembershipKind::New });
+        let list = KnownList {
+            kind: RecordKind::Empty,
+            is_in_quarantine: false,
+            epoch: 0,
+            epoch_before: 0,
+            is_settled: false,
+            members: String::new(),
+        };
+        return Ok(PartOfQuorum { text: "not part of one yet".to_owned(), list });
     };
     let (now_seconds, _): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
     let by_clock_ms = since_ms.saturating_add(longest_ms).saturating_sub(now_seconds * 1_000);
@@ -91,27 +192,41 @@ pub(crate) async fn membership(
         "in quarantine for {} more",
         humantime::format_duration(Duration::from_secs(left_ms.div_ceil(1_000)))
     );
+    let is_in_quarantine = since_ms != 0;
     let (text, kind) = if known > list.epoch {
         let text =
             format!("it knows a later list of servers, that of epoch {known} ({members}): use that list");
-        (text, MembershipKind::Out)
+        (text, RecordKind::Later)
     } else if known == list.epoch && members != list.text {
         let text = format!(
             "it knows another list of servers of epoch {known} ({members}): use that list, or give yours a --redlock-epoch of \
              its own"
         );
-        (text, MembershipKind::Out)
+        (text, RecordKind::Differs)
     } else if recorded != run {
-        let text = "restarted, or made to follow another server, since a gateway has met it";
-        (text.to_owned(), MembershipKind::Out)
-    } else if since_ms != 0 {
-        (quarantine, MembershipKind::Out)
-    } else if known < list.epoch {
-        (format!("part of the one of epoch {known}: {members}"), MembershipKind::Earlier)
+        let text =
+            "restarted, or made to follow another server, since a gateway has met it";
+        (text.to_owned(), RecordKind::Forgot)
     } else {
-        (format!("counts, by the list of epoch {known}"), MembershipKind::Counts)
+        let kind = if known < list.epoch { RecordKind::Earlier } else { RecordKind::Current };
+        let text = match kind {
+            _ if is_in_quarantine => quarantine,
+            RecordKind::Earlier => format!("part of the one of epoch {known}: {members}"),
+            _ => format!("counts, by the list of epoch {known}"),
+        };
+        (text, kind)
     };
-    Ok(PartOfQuorum { text, kind })
+    // As in look.lua.
+    let before = before.as_deref().and_then(|before| before.strip_prefix(&format!("{known} "))?.parse().ok());
+    let list = KnownList {
+        kind,
+        is_in_quarantine,
+        epoch: known,
+        epoch_before: before.unwrap_or_default(),
+        is_settled: settled.as_deref() == Some("1"),
+        members,
+    };
+    Ok(PartOfQuorum { text, list })
 }
 
 /// The block of a server of a quorum that could not be looked at.
@@ -123,9 +238,10 @@ pub(crate) fn missing(server: &str, reason: &str) -> Block {
 pub(crate) fn conclude(
     diagnostics: &mut Diagnostics,
     members: &[QuorumServer],
-    all: usize,
+    names: &[String],
     list: &ServerList,
 ) {
+    let all = names.len();
     for (number, member) in members.iter().enumerate() {
         if let Some(twin) = members[..number].iter().find(|twin| twin.run == member.run) {
             diagnostics.refusals.push(format!("{} and {} are the same server", twin.server, member.server));
@@ -138,7 +254,7 @@ pub(crate) fn conclude(
         let missing: Vec<_> = missing.chain(diagnostics.unready.drain(..)).collect();
         diagnostics.warnings.extend(missing);
     }
-    let (good, troubles) = standing(members, all, list);
+    let (good, troubles) = standing(members, names, list);
     if good >= needed {
         diagnostics.warnings.extend(troubles);
     } else {
@@ -167,29 +283,41 @@ pub(crate) fn conclude(
     }
 }
 
-/// How many servers count as soon as a gateway runs, and why the others that answered do not.
-fn standing(members: &[QuorumServer], all: usize, list: &ServerList) -> (usize, Vec<String>) {
-    let is = |member: &&QuorumServer, kind| member.membership.kind == kind;
-    let new = members.iter().filter(|member| is(member, MembershipKind::New)).count();
-    let is_beginning = new == all && list.epoch == 1;
+/// How many servers count as soon as a gateway runs, and why the others do not. `names` are all that are in the list.
+fn standing(members: &[QuorumServer], names: &[String], list: &ServerList) -> (usize, Vec<String>) {
+    let known = |name: &String| {
+        members.iter().find(|member| member.server == *name).map(|member| member.membership.list.clone())
+    };
+    let servers: Vec<_> = names.iter().map(|name| (name.clone(), known(name))).collect();
+    let (learners, hindrance) = match learners(&servers, list) {
+        Ok(learners) => (learners, None),
+        Err(hindrance) => (Vec::new(), Some(hindrance)),
+    };
+    let learns = |server: &String| learners.iter().any(|index| names[*index] == *server);
+    let new = members.iter().filter(|member| member.membership.list.is(RecordKind::Empty)).count();
+    let is_beginning = new == names.len() && list.epoch == 1;
     let mut troubles = Vec::new();
     for QuorumServer { server, membership, unready, .. } in members {
-        match membership.kind {
-            MembershipKind::Out => troubles.push(format!("{server}: {}", membership.text)),
-            MembershipKind::New if !is_beginning => {
-                let why = match (new == members.len(), list.epoch) {
-                    (true, 1) => "it counts as soon as all servers of the quorum are there",
-                    (true, _) => "no server knows an earlier list, and a first list has epoch 1",
-                    (false, _) => "it is new or has lost its data, and goes into quarantine",
-                };
-                troubles.push(format!("{server}: {why}"));
-            }
-            MembershipKind::New | MembershipKind::Earlier | MembershipKind::Counts => {
-                troubles.extend(unready.iter().map(|reason| format!("{server}: {reason}")));
-            }
+        let known = &membership.list;
+        if known.is(RecordKind::Current)
+            || known.is(RecordKind::Empty) && is_beginning
+            || known.is(RecordKind::Earlier) && learns(server)
+        {
+            troubles.extend(unready.iter().map(|reason| format!("{server}: {reason}")));
+        } else if known.is(RecordKind::Empty) {
+            let why = match (new == members.len(), list.epoch) {
+                (true, 1) => "it counts as soon as all servers of the quorum are there",
+                (true, _) => "no server knows an earlier list, and a first list has epoch 1",
+                (false, _) => "it is new or has lost its data, and goes into quarantine",
+            };
+            troubles.push(format!("{server}: {why}"));
+        } else {
+            troubles.push(format!("{server}: {}", membership.text));
         }
     }
-    (members.len() - troubles.len(), troubles)
+    let good = members.len() - troubles.len();
+    troubles.extend(hindrance);
+    (good, troubles)
 }
 
 /// What becomes of the promises I1 to I5.
