@@ -134,13 +134,8 @@ impl Member {
         &self,
         status: Result<MemberStatus, String>,
         clock: Option<ServerClock>,
-        if_it_counts: MemberState,
+        state: MemberState,
     ) {
-        let state = match &status {
-            Ok(status) if status.counts() => if_it_counts,
-            Ok(status) if status.has_forgotten() => MemberState::Quarantine,
-            Ok(_) | Err(_) => MemberState::Unusable,
-        };
         metrics().quorum_members.set(&self.name, state);
         let mut seen = self.seen.lock();
         seen.status = status;

@@ -116,11 +116,9 @@ impl MemberStatus {
                     format!("in quarantine until {end}, since it may have forgotten locks")
                 }
             },
-            RecordKind::Empty => {
-                "it is new or has lost its data, and is about to join".to_owned()
-            }
+            RecordKind::Empty => "it is new or has lost its data, and is not in quarantine yet".to_owned(),
             RecordKind::Forgot => {
-                "it was restarted or made a replica of another server, and is about to go into quarantine".to_owned()
+                "it was restarted or made a replica of another server, and is not in quarantine yet".to_owned()
             }
             RecordKind::Later => format!("it knows a later list of servers, that of epoch {}: this gateway needs the same list", self.epoch),
             RecordKind::Differs => format!(

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::member::{Member, ServerClock};
 use super::member_status::MemberStatus;
 use super::scripts;
-use crate::clock::Clock;
+use crate::clock::{Clock, whole_ms};
 use crate::store::StoreError;
 use crate::store::redis::health::quorum::{RecordKind, ServerList};
 use crate::store::redis::pubsub::peer_bus::PeerRoutes;
@@ -50,8 +50,8 @@ enum Standing {
 pub(super) struct Membership {
     pub(super) members: Vec<Arc<Member>>,
     pub(super) list: ServerList,
-    /// How long a lease can last, the attempt that takes it included.
-    pub(super) longest_ms: u64,
+    /// How long a lease can last, the attempt that takes it included: by this gateway, or by any record that it has seen.
+    longest_ms: AtomicU64,
     /// By which a gateway knows how much time goes by.
     pub(super) clock: Arc<dyn Clock>,
     pub(super) reply_timeout: Duration,
@@ -78,26 +78,25 @@ impl Membership {
         reply_timeout: Duration,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
-        let (runs, changed, stop) = (Mutex::default(), Notify::new(), CancellationToken::new());
         let membership = Arc::new(Self {
             members,
             list,
-            longest_ms,
+            longest_ms: AtomicU64::new(longest_ms),
             clock,
             reply_timeout,
-            runs,
-            changed,
+            runs: Mutex::default(),
+            changed: Notify::new(),
             told: Mutex::default(),
             has_been: AtomicBool::new(false),
             hindrance: Mutex::default(),
             later_epoch: AtomicU64::new(0),
-            stop: stop.clone(),
+            stop: CancellationToken::new(),
         });
         for index in 0..membership.members.len() {
-            let (membership, stop) = (membership.clone(), stop.clone());
+            let (membership, stop) = (membership.clone(), membership.stop.clone());
             tokio::spawn(async move { stop.run_until_cancelled(membership.watch(index)).await });
         }
-        let deciding = membership.clone();
+        let (deciding, stop) = (membership.clone(), membership.stop.clone());
         tokio::spawn(async move {
             let decide = async {
                 loop {
@@ -122,7 +121,15 @@ impl Membership {
 
     /// How long a lease can last, the attempt included.
     pub(super) fn longest(&self) -> Duration {
-        Duration::from_millis(self.longest_ms)
+        Duration::from_millis(self.longest_ms.load(Ordering::Relaxed))
+    }
+
+    /// Whether it leaves all servers what they are: a change by an earlier list would be undone, or do harm. If two lists have one
+    /// epoch, one of them is a mistake.
+    pub(super) fn changes_nothing(&self) -> bool {
+        let differs = |status: MemberStatus| status.kind == RecordKind::Differs;
+        self.later_epoch.load(Ordering::Relaxed) > 0
+            || self.members.iter().any(|member| member.status().is_ok_and(differs))
     }
 
     /// The servers that count.
@@ -275,7 +282,8 @@ impl Membership {
         let member = &self.members[index];
         let deadline = Instant::now() + self.reply_timeout;
         let before = member.status();
-        let args = [self.list.epoch.to_string(), self.list.text.clone(), self.longest_ms.to_string()];
+        let longest_ms = whole_ms(self.longest()).to_string();
+        let args = [self.list.epoch.to_string(), self.list.text.clone(), longest_ms];
         let asked_at = self.clock.boot();
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
             Ok(answer) => answer,
@@ -288,6 +296,9 @@ impl Membership {
         let clock = MemberStatus::clock_us(&reply)
             .map(|shown_us| ServerClock::between(asked_at, shown_us, self.clock.boot()));
         let read = MemberStatus::read(&reply, &link.incarnation, before.as_ref().ok());
+        if let Some(status) = &read {
+            self.longest_ms.fetch_max(status.longest_ms, Ordering::Relaxed);
+        }
         let status = match read {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
             Some(status) => link.gate.may_grant().map(|()| status).map_err(|error| error.to_string()),
@@ -295,12 +306,15 @@ impl Membership {
         };
         let lag = clock.and_then(|clock| self.lag_of(clock));
         self.say(index, &status, lag);
-        let if_it_counts = match link.gate.is_ready() {
-            _ if lag.is_some() => MemberState::Unusable,
-            Ok(()) => MemberState::Counts,
-            Err(_) => MemberState::GrantsNothing,
+        let state = match &status {
+            Ok(status) if status.counts() && lag.is_none() => match link.gate.is_ready() {
+                Ok(()) => MemberState::Counts,
+                Err(_) => MemberState::GrantsNothing,
+            },
+            Ok(status) if status.has_forgotten() && !self.changes_nothing() => MemberState::Quarantine,
+            Ok(_) | Err(_) => MemberState::Unusable,
         };
-        member.see(status, clock, if_it_counts);
+        member.see(status, clock, state);
         Some(link.session)
     }
 

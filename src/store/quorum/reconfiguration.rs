@@ -12,6 +12,7 @@ use super::member::Member;
 use super::member_status::MemberStatus;
 use super::membership::Membership;
 use super::scripts;
+use crate::clock::whole_ms;
 use crate::store::redis::health::quorum::{RecordKind, is_in, learners};
 
 /// How long a server is seen without its record before it goes into quarantine, where no quorum is known: at the first start
@@ -29,7 +30,7 @@ enum Change {
     /// Part of a new quorum.
     Found,
     /// Part of the quorum again, and it accepts no number up to this one.
-    Restore { high: u64, longest_ms: u64 },
+    Restore { high: u64 },
     /// One that knows this list.
     Store { epoch_before: u64 },
     /// One that knows that most others know it, and accepts no number up to this one.
@@ -48,11 +49,7 @@ impl Membership {
         if let Some(epoch) = later.map(|status| status.epoch).max() {
             self.later_epoch.fetch_max(epoch, Ordering::Relaxed);
         }
-        // Only gateways with the latest list change anything: a change by an earlier list would be undone, or do harm.
-        // If two lists have one epoch, one of them is a mistake.
-        let is_contested = statuses.iter().flatten().any(|status| status.kind == RecordKind::Differs);
-        let is_outdated = self.later_epoch.load(Ordering::Relaxed) > 0;
-        if is_contested || is_outdated || self.found(&statuses).await {
+        if self.changes_nothing() || self.found(&statuses).await {
             return;
         }
         let hindrance = self.store_list(&statuses).await;
@@ -60,8 +57,6 @@ impl Membership {
         let counts = |index: &usize| statuses[*index].as_ref().is_ok_and(MemberStatus::counts);
         let good: Vec<_> = (0..self.members.len()).filter(counts).collect();
         self.settle_list(&statuses, &good).await;
-        let longest_ms = statuses.iter().flatten().map(|status| status.longest_ms).max().unwrap_or_default();
-        let longest_ms = longest_ms.max(self.longest_ms);
         for (index, status) in
             statuses.iter().enumerate().filter_map(|(index, status)| Some((index, status.as_ref().ok()?)))
         {
@@ -80,9 +75,10 @@ impl Membership {
             if is_stranger && is_due && self.may_join(&statuses) {
                 self.change(index, status, Change::Join { was_born }).await;
             }
-            let is_over = status.is_in_quarantine() && status.quarantine_left(longest_ms).is_zero();
+            let is_over =
+                status.is_in_quarantine() && status.quarantine_left(whole_ms(self.longest())).is_zero();
             if status.kind == RecordKind::Current && is_over {
-                self.restore(index, status, &good, &statuses, longest_ms).await;
+                self.restore(index, status, &good, &statuses).await;
             }
         }
     }
@@ -162,14 +158,7 @@ impl Membership {
     }
 
     /// Ends the quarantine of a server.
-    async fn restore(
-        &self,
-        index: usize,
-        status: &MemberStatus,
-        good: &[usize],
-        statuses: &Statuses,
-        longest_ms: u64,
-    ) {
+    async fn restore(&self, index: usize, status: &MemberStatus, good: &[usize], statuses: &Statuses) {
         // Others may remember more than can be read now: those that are silent, and those that go by another list.
         let may_remember =
             |status: &&Result<MemberStatus, String>| !status.as_ref().is_ok_and(MemberStatus::has_forgotten);
@@ -185,7 +174,7 @@ impl Membership {
         };
         let Some(high) = high else { return };
         let server = &self.members[index].name;
-        if self.change(index, status, Change::Restore { high, longest_ms }).await {
+        if self.change(index, status, Change::Restore { high }).await {
             if is_majority {
                 tracing::info!(server, "the quarantine is over");
             } else {
@@ -220,19 +209,18 @@ impl Membership {
     /// Changes what a server is, on the strength of what was `seen` of it; whether this gateway did it.
     async fn change(&self, index: usize, seen: &MemberStatus, change: Change) -> bool {
         let member = &self.members[index];
-        let longest_ms = self.longest_ms;
-        let (kind, number, epoch_before, longest_ms) = match change {
-            Change::Join { was_born } => ("join", u64::from(was_born), 0, longest_ms),
-            Change::Found => ("found", 0, 0, longest_ms),
-            Change::Restore { high, longest_ms } => ("restore", high, 0, longest_ms),
-            Change::Store { epoch_before } => ("store", 0, epoch_before, longest_ms),
-            Change::Settle { high } => ("settle", high, 0, longest_ms),
+        let (kind, number, epoch_before) = match change {
+            Change::Join { was_born } => ("join", u64::from(was_born), 0),
+            Change::Found => ("found", 0, 0),
+            Change::Restore { high } => ("restore", high, 0),
+            Change::Store { epoch_before } => ("store", 0, epoch_before),
+            Change::Settle { high } => ("settle", high, 0),
         };
         let args = [
             kind.to_owned(),
             self.list.epoch.to_string(),
             self.list.text.clone(),
-            longest_ms.to_string(),
+            whole_ms(self.longest()).to_string(),
             number.to_string(),
             epoch_before.to_string(),
             seen.fresh_until_ms().to_string(),

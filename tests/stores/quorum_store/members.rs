@@ -309,3 +309,46 @@ async fn a_server_that_refuses_to_write_is_seen_to_be_in_quarantine() {
     let _: () = node.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
     counts_at_once(node).await;
 }
+
+async fn is_in_quarantine(node: &RedisServer) -> bool {
+    node.command::<Option<u64>>(&["HGET", RECORD, "since"]).await.is_some_and(|since| since > 0)
+}
+
+/// The gateway has a shorter one, and all records are lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quarantine_is_as_long_as_the_longest_lease_that_any_record_has_told_of() {
+    let quorum = Quorum::start(3).await;
+    let long = ready(quorum.gateway(&["--max-ttl", "1h"]).await).await;
+    quorum.is_whole().await;
+    drop(long);
+    let short = ready(quorum.gateway(&BRIEF).await).await;
+    for node in &quorum.nodes {
+        shows(&short, node, "counts").await;
+    }
+    for node in &quorum.nodes {
+        let _: () = node.command(&["FLUSHALL"]).await;
+    }
+    for node in &quorum.nodes {
+        eventually("it is in quarantine", async || is_in_quarantine(node).await).await;
+        let longest_ms: u64 = node.command(&["HGET", RECORD, "longest"]).await;
+        assert!(longest_ms > 3_600_000, "{longest_ms}");
+    }
+    let page = String::from_utf8(run(&["check", "--store", &quorum.url()]).stdout).unwrap();
+    assert_eq!(
+        page.matches("in quarantine for 1h").count() + page.matches("in quarantine for 59m").count(),
+        6,
+        "{page}"
+    );
+}
+
+/// It is of another list with the same epoch, and would wait forever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_a_gateway_never_takes_in_is_not_shown_in_quarantine() {
+    let quorum = Quorum::start(4).await;
+    let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
+    let _first = ready(gateway(&[a, b, c], "1").await).await;
+    let other = gateway(&[a, b, d], "1").await;
+    shows(&other, d, "unusable").await;
+    let why = why_not_ready(&other).await.unwrap();
+    assert!(why.contains("it is new or has lost its data, and is not in quarantine yet"), "{why}");
+}
