@@ -31,7 +31,7 @@ use super::redis::health::quorum::{KEEPS_NO_RECORDS, ServerList};
 use super::redis::pubsub::peer_bus::{PeerChannels, Publisher};
 use super::redis::pubsub::{Hints, MOST_HINTS};
 use super::redis::scripts::keys::KeySpace;
-use super::redis::settings::RedisSettings;
+use super::redis::settings::{RedisSettings, Risk};
 use crate::clock::{Clock, whole_ms};
 use crate::lock::{
     Attempt, Broken, Inspected, LockKey, Page, ReleaseEffect, Released, Renewed, RolledBack, Slots,
@@ -99,7 +99,9 @@ impl QuorumStore {
             members.push(Arc::new(Member::new(node.to_string(), supervisor, list.epoch, keys.record())));
             told.push(hints);
         }
-        let membership = Membership::start(members, list, whole_ms(longest), settings.reply_timeout, clock);
+        let (longest_ms, timeout) = (whole_ms(longest), settings.reply_timeout);
+        let accepts_eviction = settings.accepted.contains(&Risk::Eviction);
+        let membership = Membership::start(members, list, longest_ms, accepts_eviction, timeout, clock);
         let hints = broadcast::Sender::new(MOST_HINTS);
         let waiters = Arc::new(Waiters::new(WaitQueues::new(settings.line), hints.clone()));
         for (server, told) in told.into_iter().enumerate() {

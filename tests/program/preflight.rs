@@ -107,6 +107,20 @@ async fn a_server_that_becomes_unsafe_stops_grants_and_nothing_else() {
     assert_eq!(lines_with(&stage.gateway, "nothing is granted on this Redis"), 1, "it is said once");
 }
 
+/// Also where the gateway has not seen that it might.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_has_evicted_keys_is_told_of() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    stage.client().put("/locks/k?ttl=1m").send().await.expect(201);
+    for (setting, value) in [("maxmemory-policy", "volatile-ttl"), ("maxmemory", "1")] {
+        let _: () = redis.command(&["CONFIG", "SET", setting, value]).await;
+    }
+    let _ = redis.try_command::<()>(&["SET", "another", "value"]).await;
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    says(&stage.gateway, "this Redis has evicted keys, and with them perhaps locks that are held").await;
+}
+
 /// A take-back of what was granted before goes through.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_that_reached_nobody_is_taken_back_on_an_unsafe_server_too() {

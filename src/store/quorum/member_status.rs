@@ -118,7 +118,7 @@ impl MemberStatus {
             },
             RecordKind::Empty => "it is new or has lost its data, and is not in quarantine yet".to_owned(),
             RecordKind::Forgot => {
-                "it was restarted or made a replica of another server, and is not in quarantine yet".to_owned()
+                "it was restarted, was made a replica of another server, or has evicted keys, and is not in quarantine yet".to_owned()
             }
             RecordKind::Later => format!("it knows a later list of servers, that of epoch {}: this gateway needs the same list", self.epoch),
             RecordKind::Differs => format!(

@@ -52,6 +52,8 @@ pub(super) struct Membership {
     pub(super) list: ServerList,
     /// How long a lease can last, the attempt that takes it included: by this gateway, or by any record that it has seen.
     longest_ms: AtomicU64,
+    /// Whether the operator accepts that servers evict locks.
+    accepts_eviction: bool,
     /// By which a gateway knows how much time goes by.
     pub(super) clock: Arc<dyn Clock>,
     pub(super) reply_timeout: Duration,
@@ -75,6 +77,7 @@ impl Membership {
         members: Vec<Arc<Member>>,
         list: ServerList,
         longest_ms: u64,
+        accepts_eviction: bool,
         reply_timeout: Duration,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
@@ -82,6 +85,7 @@ impl Membership {
             members,
             list,
             longest_ms: AtomicU64::new(longest_ms),
+            accepts_eviction,
             clock,
             reply_timeout,
             runs: Mutex::default(),
@@ -282,8 +286,9 @@ impl Membership {
         let member = &self.members[index];
         let deadline = Instant::now() + self.reply_timeout;
         let before = member.status();
+        let accepts_eviction = u8::from(self.accepts_eviction).to_string();
         let longest_ms = whole_ms(self.longest()).to_string();
-        let args = [self.list.epoch.to_string(), self.list.text.clone(), longest_ms];
+        let args = [self.list.epoch.to_string(), self.list.text.clone(), longest_ms, accepts_eviction];
         let asked_at = self.clock.boot();
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
             Ok(answer) => answer,

@@ -24,7 +24,7 @@ pub enum Channel {
 pub struct Conditions {
     /// Its memory is full, and it evicts nothing.
     pub is_full: bool,
-    /// It may evict.
+    /// It may evict, and never does.
     pub evicts: bool,
     /// It cannot write to its disk.
     pub disk_fails: bool,

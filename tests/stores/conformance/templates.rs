@@ -75,6 +75,7 @@ pub const COMMANDS: &[&str] = &[
     "INFO memory",
     "INFO persistence",
     "INFO replication",
+    "INFO stats",
     "PING",
     "PING v",
     "PUBLISH c v",

@@ -310,8 +310,89 @@ async fn a_server_that_refuses_to_write_is_seen_to_be_in_quarantine() {
     counts_at_once(node).await;
 }
 
+/// Has a server evict all that has an end, and sets it right at once: no gateway need see that it might.
+async fn evict(node: &RedisServer) {
+    for (setting, value) in [("maxmemory-policy", "volatile-lru"), ("maxmemory", "1")] {
+        let _: () = node.command(&["CONFIG", "SET", setting, value]).await;
+    }
+    // There is no room for it, whatever is evicted.
+    let _ = node.try_command::<()>(&["SET", "another", "value"]).await;
+    for (setting, value) in [("maxmemory", "0"), ("maxmemory-policy", "noeviction")] {
+        let _: () = node.command(&["CONFIG", "SET", setting, value]).await;
+    }
+}
+
 async fn is_in_quarantine(node: &RedisServer) -> bool {
     node.command::<Option<u64>>(&["HGET", RECORD, "since"]).await.is_some_and(|since| since > 0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_evicted_keys_is_in_quarantine_and_helps_nobody_to_what_it_held() {
+    let quorum = Quorum::start(3).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    let client = Client::new(gateway.address);
+    quorum.is_whole().await;
+    let [first, second, third] = &*quorum.nodes else { unreachable!() };
+    third.stand_still().await;
+    client.put("/locks/kept?ttl=4s").send().await.expect(201);
+    client.put("/locks/k?ttl=4s").send().await.expect(201);
+    evict(first).await;
+    assert!(!has_lock(first, "k").await && has_lock(second, "k").await);
+    eventually("it is in quarantine", async || is_in_quarantine(first).await).await;
+    gateway.logs("it is said", |line| line.contains("this Redis has evicted keys")).await;
+    third.signal("CONT");
+    shows(&gateway, first, "quarantine").await;
+    shows(&gateway, third, "counts").await;
+    // What it evicts meanwhile it need not know.
+    let since = first.command::<u64>(&["HGET", RECORD, "since"]).await;
+    let _: () = first.command(&["SET", "another", "value", "PX", "60000"]).await;
+    evict(first).await;
+    let counted = async || {
+        let count: Option<String> = first.command(&["HGET", RECORD, "evicted"]).await;
+        count == Some(first.info("evicted_keys").await)
+    };
+    eventually("it is counted", counted).await;
+    counts_at_once(first).await;
+    shows(&gateway, first, "counts").await;
+    let looked_at = Instant::now();
+    while looked_at.elapsed() < Duration::from_secs(3) {
+        assert!(!is_in_quarantine(first).await, "again, since {since}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // A count that begins anew says nothing.
+    let _: () = first.command(&["CONFIG", "RESETSTAT"]).await;
+    eventually("it is noted", async || {
+        first.command::<Option<u64>>(&["HGET", RECORD, "evicted"]).await == Some(0)
+    })
+    .await;
+    assert!(!is_in_quarantine(first).await);
+}
+
+/// It was so before there was such a record.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_evicted_before_it_was_counted_costs_no_quarantine_and_what_an_operator_accepts_none() {
+    let quorum = Quorum::start(3).await;
+    let node = &quorum.nodes[0];
+    let evict_one = async || {
+        let _: () = node.command(&["SET", "one", "value", "PX", "60000"]).await;
+        evict(node).await;
+    };
+    let accepts = ["--redis-accept", "eviction"];
+    let accepting = ready(quorum.gateway(&[&BRIEF[..], &accepts].concat()).await).await;
+    quorum.is_whole().await;
+    let _: () = node.command(&["HSET", RECORD, "evicted", "0"]).await;
+    evict_one().await;
+    let _: () = node.command(&["HSET", RECORD, "longest", "1"]).await;
+    let is_looked_at = async || node.command::<u64>(&["HGET", RECORD, "longest"]).await > 1;
+    eventually("it is looked at", is_looked_at).await;
+    assert_eq!(does_count(node).await, Ok(true));
+    drop(accepting);
+    let _: () = node.command(&["HDEL", RECORD, "evicted"]).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    let count = async || node.command::<Option<u64>>(&["HGET", RECORD, "evicted"]).await;
+    eventually("it is counted", async || count().await.is_some()).await;
+    assert_eq!(does_count(node).await, Ok(true));
+    shows(&gateway, node, "counts").await;
 }
 
 /// The gateway has a shorter one, and all records are lost.

@@ -2,10 +2,11 @@
 --
 -- KEYS[1] the server's record   ARGV[1] run                 ARGV[3] list of servers
 --                               ARGV[2] epoch of the list   ARGV[4] ms that a lease can last, the attempt included
+--                                                           ARGV[5] 1 if what the server evicts is to be ignored
 --
 -- Returns { standing, now, since, longest, born, settled, epoch, members, before, served }, times in µs and ms by the server's clock:
 --   0 it is part of the quorum, or in quarantine since then · 1 it has no record · 2 its record is of another run, and what
---   it holds may be of any time: that it was written to a disk before is no proof of being all that was accepted
+--   it holds may be of any time: that it was written to a disk before is no proof of being all that was accepted; or it has evicted keys
 --   3 it knows a later list · 4 it knows another list of this epoch · 5 it knows an earlier list
 
 -- How much of a quarantine may go by between two looks, in ms. A clock may be set forward at any moment, above all after a boot: to count
@@ -17,8 +18,8 @@ local function whole(number) return string.format('%.0f', number) end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local fields = redis.call('HMGET', KEYS[1], 'run', 'epoch', 'members', 'since', 'longest', 'born', 'settled', 'before',
-  'served')
-local run, epoch, members, since, longest, born, settled, before, served = unpack(fields, 1, 9)
+  'served', 'evicted')
+local run, epoch, members, since, longest, born, settled, before, served, evicted = unpack(fields, 1, 10)
 
 local function answer(standing)
   local told = { standing, whole(now_us), since or '0', longest or '0', born and 1 or 0, settled or '0', epoch or '0' }
@@ -31,10 +32,19 @@ if not run then return answer(1) end
 if tonumber(epoch) > tonumber(ARGV[2]) then return answer(3) end
 if epoch == ARGV[2] and members ~= ARGV[3] then return answer(4) end
 if run ~= ARGV[1] then return answer(2) end
-if epoch ~= ARGV[2] then return answer(5) end
 -- It may refuse to write for now, as with a full disk. Without a write, it goes by what it has. HDEL is for one that is out of memory, as
 -- in reconfigure.lua.
 local function may_write() return type(redis.pcall('HDEL', KEYS[1], '')) == 'number' end
+-- What it evicts may be a lock or a tombstone, and the record stays. Then the record is made that of no run, so that all scripts and all
+-- versions take the server for one that forgot. In quarantine it has nothing to lose. To begin with, and at 0, where the count was
+-- reset, there is nothing to compare.
+local count = string.match(redis.call('INFO', 'stats'), '\nevicted_keys:(%d+)') or '0'
+if ARGV[5] ~= '1' and count ~= evicted then
+  local has_forgotten = evicted and since == '0' and count ~= '0'
+  if may_write() then redis.call('HSET', KEYS[1], 'run', has_forgotten and 'evicted' or run, 'evicted', count) end
+  if has_forgotten then return answer(2) end
+end
+if epoch ~= ARGV[2] then return answer(5) end
 if tonumber(longest) < tonumber(ARGV[4]) and may_write() then
   longest = ARGV[4]
   redis.call('HSET', KEYS[1], 'longest', longest)

@@ -20,6 +20,8 @@ struct LastLook {
     address: String,
     config: Config,
     refusals: Vec<String>,
+    /// How many keys which process had evicted.
+    evicted: (String, u64),
     unready: Option<String>,
     warnings: Vec<String>,
 }
@@ -63,6 +65,10 @@ impl ServerMonitor {
         for reason in refusals.iter().filter(|refusal| !is_in(&known.refusals, refusal)) {
             tracing::error!(address, reason, "nothing is granted on this Redis");
         }
+        let evicted = (look.profile.identity.run_id.clone(), look.profile.evicted_keys);
+        if evicted.0 == known.evicted.0 && evicted.1 > known.evicted.1 {
+            tracing::warn!(address, "this Redis has evicted keys, and with them perhaps locks that are held");
+        }
         if refusals.is_empty() && !known.refusals.is_empty() {
             tracing::info!(address, "this Redis is safe to lock on again");
         }
@@ -82,5 +88,6 @@ impl ServerMonitor {
         }
         known.config = look.config.clone();
         (known.unready, known.refusals, known.warnings) = (unready, refusals, warnings);
+        known.evicted = evicted;
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Profile {
     /// The memory that it uses, in bytes, as far as it counts toward that.
     pub(crate) used_memory: u64,
     pub(crate) eviction_policy: String,
+    /// How many keys its process has evicted.
+    pub(crate) evicted_keys: u64,
     pub(crate) has_append_only_file: bool,
     /// How many replicas are connected.
     pub(crate) replicas: u64,
@@ -46,7 +48,7 @@ impl Profile {
     pub(crate) async fn ask(connection: &mut MultiplexedConnection, on_cluster: bool) -> RedisResult<Self> {
         // A call for each section, since servers before 7.0 take one at a time.
         let mut calls = redis::pipe();
-        for section in ["server", "replication", "memory", "persistence"] {
+        for section in ["server", "replication", "memory", "persistence", "stats"] {
             calls.cmd("INFO").arg(section);
         }
         if on_cluster {
@@ -80,6 +82,7 @@ impl Profile {
                 .unwrap_or_default()
                 .saturating_sub(number("mem_not_counted_for_evict").unwrap_or_default()),
             eviction_policy: text("maxmemory_policy"),
+            evicted_keys: number("evicted_keys").unwrap_or_default(),
             has_append_only_file: field(info, "aof_enabled") == Some("1"),
             replicas: number("connected_slaves").unwrap_or_default(),
             good_replicas: number("min_slaves_good_slaves"),

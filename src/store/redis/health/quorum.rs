@@ -48,7 +48,7 @@ pub(crate) enum RecordKind {
     Current,
     /// There is none.
     Empty,
-    /// Of another run: what the server holds may be older than what it accepted, even if it keeps a file.
+    /// Of another run: what the server holds may be older than what it accepted, even if it keeps a file. Or it has evicted keys.
     Forgot,
     /// Of a later list.
     Later,
@@ -205,7 +205,7 @@ pub(crate) async fn membership(
         (text, RecordKind::Differs)
     } else if recorded != run {
         let text =
-            "restarted, or made to follow another server, since a gateway has met it";
+            "restarted, made to follow another server, or has evicted keys, since a gateway has met it";
         (text.to_owned(), RecordKind::Forgot)
     } else {
         let kind = if known < list.epoch { RecordKind::Earlier } else { RecordKind::Current };

@@ -152,6 +152,7 @@ pub(super) fn info(state: &mut State, call: &Call) -> Reply {
         ("memory", about_memory(state)),
         ("persistence", about_persistence(state)),
         ("replication", about_replication(state)),
+        ("stats", "# Stats\r\nevicted_keys:0\r\n".to_owned()),
     ];
     let asked = sections.into_iter().filter(|(name, _)| is_asked(name)).map(|(_, text)| text);
     Reply::Verbatim(asked.collect::<Vec<_>>().join("\r\n"))
