@@ -195,6 +195,10 @@ async fn until_quiet<A: Answers>(
                 return None;
             }
             () = unread.cut() => return ends.cut(),
+            () = requests.table_is_full.notified(), if !told_to_go => {
+                served.graceful_shutdown();
+                told_to_go = true;
+            }
             changed = ends.next_phase() => match changed {
                 None | Some(Phase::Cut) => return ends.cut(),
                 Some(Phase::Closing) if requests.version().is_some() => {

@@ -6,6 +6,11 @@
 //!
 //! The codes of both characters have the same length, so nothing moves. Other fields may take their names from the dynamic
 //! table too, and their values are left as they are. So the walk remembers which entries of the table are a `:path`.
+//!
+//! It also follows how much memory the table takes. The library keeps a `:path`, or another field that begins with a
+//! colon, as a part of the buffer that it was read from. So one byte in the table may keep a head of 25 KiB.
+
+use std::collections::VecDeque;
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -18,10 +23,14 @@ const PRIORITY_BYTES: usize = 5;
 const FIELD_BYTES: usize = 130;
 /// What each byte of it takes besides, as measured: the library has it up to three times.
 const COPIES: usize = 3;
+/// The library reads frames and texts into buffers that have no more room than this for what came before.
+const BUFFER_BYTES: usize = 16 * 1024;
+/// What the entries of a table may keep without being counted: as many heads of 1 KiB as it has entries.
+const MOST_KEPT_BYTES: usize = MOST_ENTRIES * 1024;
 
-/// The entries of the static table that are `:path`, and the first entry of the dynamic table.
-const PATHS: [usize; 2] = [4, 5];
+/// The first entry of the dynamic table. An entry takes at least 32 of the table's 4,096 bytes.
 const FIRST_DYNAMIC: usize = 62;
+const MOST_ENTRIES: usize = 128;
 /// The name as it is, and in the Huffman code.
 const NAME: &[u8] = b":path";
 const CODED_NAME: &[u8] = &[0xb9, 0x58, 0xd3, 0x3f];
@@ -53,19 +62,58 @@ pub(super) struct Paths {
     table: Table,
 }
 
-/// Which entries of the dynamic table are a `:path`. The last bit is that of the latest entry. An entry takes at least 32 of the
-/// table's 4,096 bytes, so there are at most 128. The oldest are removed first, and the library refuses their numbers.
+/// The dynamic table, from the latest entry. The library removes the oldest first, and refuses their numbers. It may
+/// have removed more of them than the walk has.
+#[derive(Default)]
+struct Table {
+    entries: VecDeque<Entry>,
+    kept_bytes: usize,
+    /// What was read since the latest entry that keeps something: of heads, and of all else.
+    head_bytes: usize,
+    other_bytes: usize,
+}
+
+struct Entry {
+    name: Name,
+    kept_bytes: usize,
+}
+
+/// What is known of the name of a field.
 #[derive(Clone, Copy, Default)]
-struct Table(u128);
+struct Name {
+    is_path: bool,
+    /// It begins with a colon, so that its value is kept as a part of a buffer.
+    is_pseudo: bool,
+}
 
 impl Table {
-    fn insert(&mut self, is_path: bool) {
-        self.0 = self.0 << 1 | u128::from(is_path);
+    fn insert(&mut self, name: Name, is_coded: bool) {
+        let mut kept_bytes = 0;
+        if name.is_pseudo {
+            kept_bytes += std::mem::take(&mut self.head_bytes);
+            // What comes in the Huffman code is kept in a buffer that only heads are in.
+            if !is_coded {
+                kept_bytes += std::mem::take(&mut self.other_bytes);
+            }
+        }
+        self.kept_bytes += kept_bytes;
+        self.entries.push_front(Entry { name, kept_bytes });
+        if self.entries.len() > MOST_ENTRIES
+            && let Some(oldest) = self.entries.pop_back()
+        {
+            self.kept_bytes -= oldest.kept_bytes;
+        }
     }
 
-    fn is_path(self, entry: usize) -> bool {
-        PATHS.contains(&entry)
-            || entry.checked_sub(FIRST_DYNAMIC).is_some_and(|age| age < 128 && self.0 >> age & 1 == 1)
+    fn name(&self, entry: usize) -> Name {
+        match entry {
+            4 | 5 => Name { is_path: true, is_pseudo: true },
+            1 | 6 | 7 => Name { is_path: false, is_pseudo: true },
+            _ => {
+                let dynamic = entry.checked_sub(FIRST_DYNAMIC).and_then(|age| self.entries.get(age));
+                dynamic.map_or_else(Name::default, |entry| entry.name)
+            }
+        }
     }
 }
 
@@ -104,11 +152,11 @@ enum Number {
     },
 }
 
-/// Whether a string is a name or a value, and whether it may be about `:path`.
+/// Whether a string is a name or a value, and what the name may be, as far as it was read.
 #[derive(Clone, Copy)]
 enum Text {
-    Name { matches: bool, is_inserted: bool },
-    Value { is_path: bool },
+    Name { name: Name, is_inserted: bool },
+    Value { name: Name, is_inserted: bool },
 }
 
 /// The bits of a Huffman code that were read so far.
@@ -147,6 +195,11 @@ impl Paths {
         self.unfinished_bytes
     }
 
+    /// What the entries of the table keep in memory beyond what those of an honest client do.
+    pub(super) fn excess_bytes(&self) -> usize {
+        (self.table.kept_bytes + self.table.head_bytes).saturating_sub(MOST_KEPT_BYTES) * COPIES
+    }
+
     fn has_block(&self) -> bool {
         matches!(self.head[3], HEADERS | CONTINUATION)
     }
@@ -155,6 +208,10 @@ impl Paths {
         let [a, b, c, kind, flags, ..] = self.head;
         self.left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         (self.is_padded, self.padding, self.before) = (false, 0, 0);
+        if kind != CONTINUATION {
+            let Table { head_bytes, other_bytes, .. } = &mut self.table;
+            (*head_bytes, *other_bytes) = ((*head_bytes).min(BUFFER_BYTES), (*other_bytes).min(BUFFER_BYTES));
+        }
         if kind == HEADERS {
             self.block = Block::Instruction;
             self.is_padded = flags & PADDED != 0;
@@ -165,8 +222,10 @@ impl Paths {
 
     fn walk_frame(&mut self, byte: &mut u8) {
         if !self.has_block() {
+            self.table.other_bytes += 1;
             return;
         }
+        self.table.head_bytes += 1;
         self.unfinished_bytes += COPIES;
         if std::mem::take(&mut self.is_padded) {
             self.padding = usize::from(*byte);
@@ -213,17 +272,19 @@ impl Block {
             }
             Self::Text { mut text, is_coded, left, seen, mut symbol } => {
                 match &mut text {
-                    Text::Name { matches, .. } => {
-                        let name = if is_coded { CODED_NAME } else { NAME };
-                        *matches &= name.get(seen) == Some(byte) && seen + left == name.len();
+                    Text::Name { name, .. } => {
+                        let path = if is_coded { CODED_NAME } else { NAME };
+                        name.is_path &= path.get(seen) == Some(byte) && seen + left == path.len();
+                        // The code of a colon has 7 bits.
+                        name.is_pseudo &= seen > 0 || (*byte ^ path[0]) >> u8::from(is_coded) == 0;
                     }
-                    Text::Value { is_path: false } => {}
-                    Text::Value { is_path: true } if is_coded => symbol.walk(byte),
-                    Text::Value { is_path: true } if *byte == b'#' => *byte = b'>',
-                    Text::Value { is_path: true } => {}
+                    Text::Value { name: Name { is_path: false, .. }, .. } => {}
+                    Text::Value { .. } if is_coded => symbol.walk(byte),
+                    Text::Value { .. } if *byte == b'#' => *byte = b'>',
+                    Text::Value { .. } => {}
                 }
                 match left {
-                    1 => text.behind(table),
+                    1 => text.behind(),
                     _ => Self::Text { text, is_coded, left: left - 1, seen: seen + 1, symbol },
                 }
             }
@@ -241,30 +302,32 @@ impl Block {
     fn known(what: Number, value: usize, table: &mut Table) -> Self {
         match (what, value) {
             (Number::Alone, _) => Self::Instruction,
-            (Number::Name { is_inserted }, 0) => Self::Length(Text::Name { matches: true, is_inserted }),
+            (Number::Name { is_inserted }, 0) => {
+                Self::Length(Text::Name { name: Name { is_path: true, is_pseudo: true }, is_inserted })
+            }
             (Number::Name { is_inserted }, name) => {
-                Text::Name { matches: table.is_path(name), is_inserted }.behind(table)
+                Text::Name { name: table.name(name), is_inserted }.behind()
             }
             (Number::Length { text: Text::Name { is_inserted, .. }, .. }, 0) => {
-                Text::Name { matches: false, is_inserted }.behind(table)
+                Text::Name { name: Name::default(), is_inserted }.behind()
             }
-            (Number::Length { text, .. }, 0) => text.behind(table),
             (Number::Length { text, is_coded }, left) => {
-                Self::Text { text, is_coded, left, seen: 0, symbol: Symbol::default() }
+                if let Text::Value { name, is_inserted: true } = text {
+                    table.insert(name, is_coded);
+                }
+                match left {
+                    0 => text.behind(),
+                    _ => Self::Text { text, is_coded, left, seen: 0, symbol: Symbol::default() },
+                }
             }
         }
     }
 }
 
 impl Text {
-    fn behind(self, table: &mut Table) -> Block {
+    fn behind(self) -> Block {
         match self {
-            Self::Name { matches, is_inserted } => {
-                if is_inserted {
-                    table.insert(matches);
-                }
-                Block::Length(Self::Value { is_path: matches })
-            }
+            Self::Name { name, is_inserted } => Block::Length(Self::Value { name, is_inserted }),
             Self::Value { .. } => Block::Instruction,
         }
     }

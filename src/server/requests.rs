@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::Version;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::application::Malformed;
@@ -22,6 +23,8 @@ pub(super) struct Requests {
     is_held_up: AtomicBool,
     /// The first request with a malformed head: how many requests came before it, and what is wrong.
     malformed: OnceLock<(usize, Malformed)>,
+    /// The HTTP/2 table of fields keeps so much in memory that the client must open another connection.
+    pub(super) table_is_full: Notify,
 }
 
 #[derive(Default)]

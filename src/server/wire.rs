@@ -47,8 +47,8 @@ pub(super) struct Wire {
     unread: Arc<Unread>,
     /// What hyper could not write yet.
     held_up: Option<Charge>,
-    /// What the head of a request takes whose end has not come.
-    unfinished: Option<Charge>,
+    /// What the head of a request takes whose end has not come, and what heads before it still take.
+    heads_charge: Option<Charge>,
     /// The task that wants to read while nothing can be written.
     reader: Option<Waker>,
     /// For which of the requests hyper was not told yet that the client sends nothing more, by how many had begun.
@@ -66,7 +66,7 @@ impl Wire {
             requests,
             unread,
             held_up: None,
-            unfinished: None,
+            heads_charge: None,
             reader: None,
             end_held_back_for: 0,
         }
@@ -154,7 +154,7 @@ impl AsyncRead for Wire {
         }
         if buffer.filled().len() > before {
             self.requests.note_read();
-            self.charge_unfinished_head()?;
+            self.charge_heads()?;
         }
         Poll::Ready(Ok(()))
     }
@@ -162,15 +162,22 @@ impl AsyncRead for Wire {
 
 impl Wire {
     /// Counts a head whose end has not come as if it were an unread answer. Otherwise, heads without ends on all connections
-    /// would take several times as much memory as all else.
-    fn charge_unfinished_head(&mut self) -> io::Result<()> {
+    /// would take several times as much memory as all else. Heads that an HTTP/2 client leaves in memory by its table of
+    /// fields count as well. A new connection begins with an empty table, so the client is told to open one.
+    fn charge_heads(&mut self) -> io::Result<()> {
         let bytes = match &self.paths {
             // hyper's buffer has half as much room again.
             None => self.heads.unfinished_bytes() * 3 / 2,
-            Some(paths) => paths.unfinished_bytes(),
+            Some(paths) => {
+                let excess_bytes = paths.excess_bytes();
+                if excess_bytes > 0 {
+                    self.requests.table_is_full.notify_one();
+                }
+                paths.unfinished_bytes() + excess_bytes
+            }
         };
         let counted = if bytes > SHORT_HEAD_BYTES { bytes } else { 0 };
-        self.unread.recharge(&mut self.unfinished, counted).map_err(io::Error::other)
+        self.unread.recharge(&mut self.heads_charge, counted).map_err(io::Error::other)
     }
 
     /// Notes how many bytes hyper waits to write, or that it does not wait any more.

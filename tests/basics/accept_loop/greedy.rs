@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{GET, TestServer, get_ok, h2, poll_until, read_response, read_to_close, settings};
 use kit::PATIENCE;
-use kit::h2::{END_STREAM, header_block};
+use kit::h2::{END_HEADERS, END_STREAM, header_block};
 
 /// A connection from another address of this machine.
 async fn connect_from(server: &TestServer, last_byte: u8) -> TcpStream {
@@ -302,4 +302,59 @@ async fn heads_without_an_end_have_only_so_many_bytes_in_memory() {
         drop(greedy);
         poll_until(|| counts.unread_bytes.get() == 0, PATIENCE).await;
     }
+}
+
+/// A request whose `:path` goes into the table of fields, with another header of this length.
+fn indexed_request(number: u32, length: usize) -> Vec<u8> {
+    let path = format!("/?{number}");
+    let mut block = vec![0x82, 0x86, 0x44, u8::try_from(path.len()).unwrap()];
+    block.extend(path.as_bytes());
+    // `:authority` is `t`, and the other header is `b`. The last three bytes are its length.
+    let [low, high] = [(length - 127) % 128, (length - 127) / 128].map(|part| u8::try_from(part).unwrap());
+    block.extend([0x01, 1, b't', 0x10, 1, b'b', 0x7f, low | 0x80, high]);
+    block.resize(block.len() + length, b'x');
+    h2::frame(h2::HEADERS, END_STREAM | END_HEADERS, number, &block)
+}
+
+/// Whether the request was answered and nothing else was told.
+async fn is_answered(stream: &mut TcpStream, number: u32) -> bool {
+    h2::next(stream).await == Some((h2::HEADERS, 4, number))
+        && h2::next(stream).await == Some((h2::DATA, 1, number))
+}
+
+#[tokio::test]
+async fn an_h2_client_with_ordinary_heads_is_not_told_to_go_for_what_its_table_keeps() {
+    let (settings, counts) = counted(|s| s.max_unread_bytes = UNREAD_BYTES);
+    let server = TestServer::start(settings).await;
+    let mut stream = h2::connect(&server).await;
+    for number in (1..2_000).step_by(2) {
+        stream.write_all(&indexed_request(number, 950)).await.unwrap();
+        assert!(is_answered(&mut stream, number).await, "request {number}");
+    }
+    assert_eq!(counts.cut_unread.get(), 0);
+}
+
+/// The library keeps a head for each `:path` in the table of fields, also when all requests are answered.
+#[tokio::test]
+async fn an_h2_client_whose_table_keeps_long_heads_is_told_to_go_and_cut_if_it_does_not() {
+    let (settings, counts) = counted(|s| s.max_unread_bytes = UNREAD_BYTES / 8);
+    let server = TestServer::start(settings).await;
+    let mut stream = h2::connect(&server).await;
+    // It has a reason to stay.
+    stream.write_all(&h2::request(1, "/hang")).await.unwrap();
+    let mut numbers = (3..300).step_by(2);
+    let told_at = loop {
+        let number = numbers.next().expect("it was not told to go");
+        stream.write_all(&indexed_request(number, 15_000)).await.unwrap();
+        if !is_answered(&mut stream, number).await {
+            break number;
+        }
+    };
+    // It has sent 128 KiB.
+    assert!((17..23).contains(&told_at), "told at request {told_at}");
+    assert_eq!(counts.cut_unread.get(), 0);
+    for number in numbers {
+        let _ = stream.write_all(&indexed_request(number, 15_000)).await;
+    }
+    poll_until(|| counts.cut_unread.get() == 1 && counts.unread_bytes.get() == 0, PATIENCE).await;
 }
