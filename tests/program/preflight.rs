@@ -1,6 +1,6 @@
 //! What is refused of a Redis, what is warned of, and what a gateway does on one that becomes unsafe.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kit::gateway::run;
 use kit::sentinels::SentinelOptions;
@@ -109,16 +109,21 @@ async fn a_server_that_becomes_unsafe_stops_grants_and_nothing_else() {
 
 /// Also where the gateway has not seen that it might.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_has_evicted_keys_is_told_of() {
+async fn a_redis_that_evicts_keys_is_told_of_when_that_begins_and_not_where_it_is_accepted() {
+    const TOLD: &str = "this Redis has evicted keys, and with them perhaps locks that are held";
     let stage = Stage::redis().await;
     let redis = stage.redis.as_ref().unwrap();
-    stage.client().put("/locks/k?ttl=1m").send().await.expect(201);
-    for (setting, value) in [("maxmemory-policy", "volatile-ttl"), ("maxmemory", "1")] {
-        let _: () = redis.command(&["CONFIG", "SET", setting, value]).await;
+    let accepting = Gateway::start(&["--store", redis.url(), "--redis-accept", "eviction"]).await;
+    let started = Instant::now();
+    // Each second both look, and find more of them than before.
+    while started.elapsed() < Duration::from_secs(6) {
+        redis.evict().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let _ = redis.try_command::<()>(&["SET", "another", "value"]).await;
-    let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    says(&stage.gateway, "this Redis has evicted keys, and with them perhaps locks that are held").await;
+    says(&stage.gateway, TOLD).await;
+    // It begins again if the test itself stood still for so long.
+    assert!(lines_with(&stage.gateway, TOLD) <= 2, "{:?}", stage.gateway.log());
+    assert_eq!(lines_with(&accepting, TOLD), 0);
 }
 
 /// A take-back of what was granted before goes through.

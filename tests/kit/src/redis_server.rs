@@ -341,6 +341,19 @@ impl RedisServer {
         eventually("the server stands still", async || status().contains(") T ")).await;
     }
 
+    /// Has the server evict all that has an end, one key at least, and sets it right at once: no gateway need see that it might.
+    pub async fn evict(&self) {
+        let _: () = self.command(&["SET", "ending", "value", "PX", "60000"]).await;
+        for (setting, value) in [("maxmemory-policy", "volatile-lru"), ("maxmemory", "1")] {
+            let _: () = self.command(&["CONFIG", "SET", setting, value]).await;
+        }
+        // There is no room for it, whatever is evicted.
+        let _ = self.try_command::<()>(&["SET", "another", "value"]).await;
+        for (setting, value) in [("maxmemory", "0"), ("maxmemory-policy", "noeviction")] {
+            let _: () = self.command(&["CONFIG", "SET", setting, value]).await;
+        }
+    }
+
     /// Ends the server at once.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

@@ -310,18 +310,6 @@ async fn a_server_that_refuses_to_write_is_seen_to_be_in_quarantine() {
     counts_at_once(node).await;
 }
 
-/// Has a server evict all that has an end, and sets it right at once: no gateway need see that it might.
-async fn evict(node: &RedisServer) {
-    for (setting, value) in [("maxmemory-policy", "volatile-lru"), ("maxmemory", "1")] {
-        let _: () = node.command(&["CONFIG", "SET", setting, value]).await;
-    }
-    // There is no room for it, whatever is evicted.
-    let _ = node.try_command::<()>(&["SET", "another", "value"]).await;
-    for (setting, value) in [("maxmemory", "0"), ("maxmemory-policy", "noeviction")] {
-        let _: () = node.command(&["CONFIG", "SET", setting, value]).await;
-    }
-}
-
 async fn is_in_quarantine(node: &RedisServer) -> bool {
     node.command::<Option<u64>>(&["HGET", RECORD, "since"]).await.is_some_and(|since| since > 0)
 }
@@ -334,19 +322,23 @@ async fn a_server_that_has_evicted_keys_is_in_quarantine_and_helps_nobody_to_wha
     quorum.is_whole().await;
     let [first, second, third] = &*quorum.nodes else { unreachable!() };
     third.stand_still().await;
-    client.put("/locks/kept?ttl=4s").send().await.expect(201);
     client.put("/locks/k?ttl=4s").send().await.expect(201);
-    evict(first).await;
+    first.evict().await;
     assert!(!has_lock(first, "k").await && has_lock(second, "k").await);
     eventually("it is in quarantine", async || is_in_quarantine(first).await).await;
     gateway.logs("it is said", |line| line.contains("this Redis has evicted keys")).await;
     third.signal("CONT");
     shows(&gateway, first, "quarantine").await;
     shows(&gateway, third, "counts").await;
+    // These two would be most of them, and neither has the lock.
+    second.stand_still().await;
+    Client::new(gateway.address).put("/locks/k").send().await.expect(503);
+    assert!(is_in_quarantine(first).await);
+    second.signal("CONT");
+    shows(&gateway, second, "counts").await;
     // What it evicts meanwhile it need not know.
     let since = first.command::<u64>(&["HGET", RECORD, "since"]).await;
-    let _: () = first.command(&["SET", "another", "value", "PX", "60000"]).await;
-    evict(first).await;
+    first.evict().await;
     let counted = async || {
         let count: Option<String> = first.command(&["HGET", RECORD, "evicted"]).await;
         count == Some(first.info("evicted_keys").await)
@@ -373,15 +365,11 @@ async fn a_server_that_has_evicted_keys_is_in_quarantine_and_helps_nobody_to_wha
 async fn what_a_server_evicted_before_it_was_counted_costs_no_quarantine_and_what_an_operator_accepts_none() {
     let quorum = Quorum::start(3).await;
     let node = &quorum.nodes[0];
-    let evict_one = async || {
-        let _: () = node.command(&["SET", "one", "value", "PX", "60000"]).await;
-        evict(node).await;
-    };
     let accepts = ["--redis-accept", "eviction"];
     let accepting = ready(quorum.gateway(&[&BRIEF[..], &accepts].concat()).await).await;
     quorum.is_whole().await;
     let _: () = node.command(&["HSET", RECORD, "evicted", "0"]).await;
-    evict_one().await;
+    node.evict().await;
     let _: () = node.command(&["HSET", RECORD, "longest", "1"]).await;
     let is_looked_at = async || node.command::<u64>(&["HGET", RECORD, "longest"]).await > 1;
     eventually("it is looked at", is_looked_at).await;
@@ -393,6 +381,29 @@ async fn what_a_server_evicted_before_it_was_counted_costs_no_quarantine_and_wha
     eventually("it is counted", async || count().await.is_some()).await;
     assert_eq!(does_count(node).await, Ok(true));
     shows(&gateway, node, "counts").await;
+}
+
+/// Else it would learn the later one, and count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_knows_only_an_earlier_list_is_taken_for_one_that_forgot_when_it_has_evicted_keys() {
+    let quorum = Quorum::start(4).await;
+    let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
+    let first = ready(gateway(&[a, b, c], "1").await).await;
+    counts_soon(a).await;
+    drop(first);
+    // They cannot learn this list, since it is longer.
+    let later = gateway(&[a, b, c, d], "2").await;
+    eventually("it is looked at", async || {
+        let why = why_not_ready(&later).await;
+        let counted = a.command::<Option<u64>>(&["HGET", RECORD, "evicted"]).await;
+        counted.is_some() && why.is_some_and(|why| why.contains("must be as long as the one before"))
+    })
+    .await;
+    a.evict().await;
+    eventually("it has forgotten", async || {
+        a.command::<String>(&["HGET", RECORD, "run"]).await == "evicted" && epoch(a).await == Some(1)
+    })
+    .await;
 }
 
 /// The gateway has a shorter one, and all records are lost.
@@ -429,7 +440,8 @@ async fn a_server_that_a_gateway_never_takes_in_is_not_shown_in_quarantine() {
     let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
     let _first = ready(gateway(&[a, b, c], "1").await).await;
     let other = gateway(&[a, b, d], "1").await;
+    let said = "it is new or has lost its data, and is not in quarantine yet";
+    eventually("it is said", async || why_not_ready(&other).await.is_some_and(|why| why.contains(said)))
+        .await;
     shows(&other, d, "unusable").await;
-    let why = why_not_ready(&other).await.unwrap();
-    assert!(why.contains("it is new or has lost its data, and is not in quarantine yet"), "{why}");
 }

@@ -7,6 +7,7 @@ use redis::aio::MultiplexedConnection;
 use super::preflight::{Look, Preflight};
 use super::profile::Config;
 use crate::store::redis::client::Client;
+use crate::store::redis::settings::Risk;
 
 /// Looks at one server again and again, and says in the log what is new about it.
 pub(crate) struct ServerMonitor {
@@ -22,6 +23,7 @@ struct LastLook {
     refusals: Vec<String>,
     /// How many keys which process had evicted.
     evicted: (String, u64),
+    is_evicting: bool,
     unready: Option<String>,
     warnings: Vec<String>,
 }
@@ -66,7 +68,9 @@ impl ServerMonitor {
             tracing::error!(address, reason, "nothing is granted on this Redis");
         }
         let evicted = (look.profile.identity.run_id.clone(), look.profile.evicted_keys);
-        if evicted.0 == known.evicted.0 && evicted.1 > known.evicted.1 {
+        let is_evicting = evicted.0 == known.evicted.0 && evicted.1 > known.evicted.1;
+        let is_accepted = self.preflight.accepted.contains(&Risk::Eviction);
+        if is_evicting && !known.is_evicting && !is_accepted {
             tracing::warn!(address, "this Redis has evicted keys, and with them perhaps locks that are held");
         }
         if refusals.is_empty() && !known.refusals.is_empty() {
@@ -88,6 +92,6 @@ impl ServerMonitor {
         }
         known.config = look.config.clone();
         (known.unready, known.refusals, known.warnings) = (unready, refusals, warnings);
-        known.evicted = evicted;
+        (known.evicted, known.is_evicting) = (evicted, is_evicting);
     }
 }

@@ -110,7 +110,7 @@ fn said(reason: Option<&Arc<str>>) -> Result<(), StoreError> {
 pub(crate) struct Preflight {
     layout: Layout,
     keys: KeySpace,
-    accepted: Vec<Risk>,
+    pub(super) accepted: Vec<Risk>,
     replicas_ack: u32,
     once_memory: OnceMemory,
 }
