@@ -169,10 +169,7 @@ async fn see(
         let mut connection = client.connect(without_deadlines()).await?;
         let look = preflight.meet(&mut connection).await?;
         let membership = match list {
-            Some(list) => {
-                let (keys, run) = (preflight.keys(), look.profile.identity.incarnation());
-                Some(quorum::membership(&mut connection, keys, &run, list).await?)
-            }
+            Some(list) => Some(quorum::membership(&mut connection, preflight, &look.profile, list).await?),
             None => None,
         };
         let timing = Timing::take(&mut connection).await?;

@@ -6,9 +6,11 @@ use std::time::Duration;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
+use super::preflight::Preflight;
+use super::profile::Profile;
 use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus};
 use crate::store::redis::node::Node;
-use crate::store::redis::scripts::keys::KeySpace;
+use crate::store::redis::settings::Risk;
 
 /// Most servers would have to agree on the result itself, and one that may have forgotten it would have to stay in quarantine
 /// for as long as results are kept.
@@ -150,15 +152,16 @@ pub(crate) struct QuorumServer {
 /// What a server says of its part in the quorum.
 pub(crate) async fn membership(
     connection: &mut MultiplexedConnection,
-    keys: &KeySpace,
-    run: &str,
+    preflight: &Preflight,
+    profile: &Profile,
     list: &ServerList,
 ) -> RedisResult<PartOfQuorum> {
     type Text = Option<String>;
-    type Record = (Text, Option<u64>, Option<u64>, Option<u64>, Text, Text, Text, Text);
+    type Number = Option<u64>;
+    type Record = (Text, Number, Number, Number, Text, Text, Text, Text, Number);
     let record = redis::cmd("HMGET")
-        .arg(keys.record())
-        .arg(&["run", "epoch", "since", "longest", "members", "served", "before", "settled"])
+        .arg(preflight.keys().record())
+        .arg(&["run", "epoch", "since", "longest", "members", "served", "before", "settled", "evicted"])
         .query_async::<Record>(connection)
         .await?;
     let (
@@ -170,6 +173,7 @@ pub(crate) async fn membership(
         served,
         before,
         settled,
+        evicted,
     ) = record
     else {
         let list = KnownList {
@@ -193,6 +197,12 @@ pub(crate) async fn membership(
         humantime::format_duration(Duration::from_secs(left_ms.div_ceil(1_000)))
     );
     let is_in_quarantine = since_ms != 0;
+    // As in look.lua.
+    let count = profile.evicted_keys;
+    let has_evicted = count != 0
+        && evicted.is_some_and(|known| known != count)
+        && !is_in_quarantine
+        && !preflight.accepted.contains(&Risk::Eviction);
     let (text, kind) = if known > list.epoch {
         let text =
             format!("it knows a later list of servers, that of epoch {known} ({members}): use that list");
@@ -203,7 +213,7 @@ pub(crate) async fn membership(
              its own"
         );
         (text, RecordKind::Differs)
-    } else if recorded != run {
+    } else if has_evicted || recorded != profile.identity.incarnation() {
         let text =
             "restarted, made to follow another server, or has evicted keys, since a gateway has met it";
         (text.to_owned(), RecordKind::Forgot)
