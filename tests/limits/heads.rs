@@ -68,9 +68,11 @@ fn a_request_that_waits_or_goes_on_keeps_nothing_of_its_head() {
         let short = ring.attackers.run(send(gateway, head(target, 0), gauge(REQUESTS)));
         let with_short = memory();
         let long = ring.attackers.run(send(gateway, head(target, 90), gauge(2 * REQUESTS)));
-        let most = (with_short - first) + REQUESTS as u64 * MOST_BYTES_MORE;
+        let most = with_short.saturating_sub(first) + REQUESTS as u64 * MOST_BYTES_MORE;
         println!("{target}: {first}, {with_short} with short heads, {} with long ones", memory());
-        ring.until("long heads take little more than short ones", |_| memory() - with_short <= most);
+        ring.until("long heads take little more than short ones", |_| {
+            memory().saturating_sub(with_short) <= most
+        });
         drop((short, long));
     }
 }

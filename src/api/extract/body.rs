@@ -81,7 +81,7 @@ pub(crate) async fn read_small_body(
     };
     let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
     let is_whole = |bytes: &Bytes| match (announced, parts.version) {
-        (Some(length), _) => bytes.len() == length,
+        (Some(length), _) => bytes.len() as u64 == length,
         (None, Version::HTTP_11) => true,
         // Only now: a client may end its stream with an empty frame behind the head.
         (None, version) => version > Version::HTTP_11 && body.is_end_stream(),

@@ -121,7 +121,7 @@ pub(crate) fn whole<T: FromStr>(text: &[u8]) -> Option<T> {
 }
 
 /// The length that a request announces. One that cannot be read was refused before it came here.
-pub(super) fn announced_bytes(headers: &HeaderMap) -> Option<usize> {
+pub(super) fn announced_bytes(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 

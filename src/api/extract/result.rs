@@ -39,7 +39,7 @@ pub(in crate::api) struct StoreCall {
 pub(in crate::api) struct ArrivingResult {
     body: Body,
     most: usize,
-    announced: Option<usize>,
+    announced: Option<u64>,
     status: Option<WorkStatus>,
     content_type: Option<String>,
     /// Its part of what all results on their way may take.
@@ -90,7 +90,7 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
     }
     let most = app.limits.max_result_bytes;
     let announced = announced_bytes(&parts.headers);
-    if announced.is_some_and(|bytes| bytes > most) {
+    if announced.is_some_and(|bytes| bytes > most as u64) {
         return Err(too_large(most));
     }
     // A stream of HTTP/2 that its client resets may look like one that has ended. Only the length tells them apart. Over HTTP/1.0
@@ -124,7 +124,7 @@ impl ArrivingResult {
             }
         };
         match arrived {
-            Ok(bytes) if announced.is_some_and(|announced| announced != bytes.len()) => Err(cut_off()),
+            Ok(bytes) if announced.is_some_and(|announced| announced != bytes.len() as u64) => Err(cut_off()),
             Ok(bytes) if bytes.is_empty() && status.is_none() => {
                 let detail = "the result is empty: if that is meant, send a status, such as status=0";
                 Err(bad_parameter("status", detail))
