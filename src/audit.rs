@@ -291,8 +291,8 @@ fn append_to(path: &Path) -> io::Result<Opened> {
         io::Result::Ok((first, last))
     };
     let ends = if about.is_file() && about.len() > 0 { read_ends().ok() } else { None };
-    // A line more makes a store, or a file of keys, useless.
-    if ends.is_some_and(|(first, _)| !matches!(&first, b"{" | b"\n")) {
+    // A line more makes a store, or a file of keys, useless. A power cut may leave zeros in the place of lines.
+    if ends.is_some_and(|(first, _)| !matches!(&first, b"{" | b"\n" | b"\0")) {
         return Err(io::Error::other("it is no audit log: it does not begin with a JSON object"));
     }
     // The process before may have ended while the disk was full.

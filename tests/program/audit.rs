@@ -332,11 +332,13 @@ async fn a_disk_that_is_full_stops_no_request_and_no_end() {
     assert!(gateway.exit_status().await.success());
 }
 
-/// The disk was full, and then the gateway ended.
+/// The disk was full, or the power was cut, and then the gateway ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_ends_within_a_line_takes_nothing_of_the_next_line() {
     let (_directory, path) = place();
-    for (before, lines_before) in [("{\"time\":\"2026-01-01T0", 1), ("{}\n", 1), ("", 0)] {
+    for (before, lines_before) in
+        [("{\"time\":\"2026-01-01T0", 1), ("{}\n", 1), ("", 0), ("\n{}\n", 2), ("\0\0\0", 1)]
+    {
         std::fs::write(&path, before).unwrap();
         let args = ["--store", "memory:", "--audit-log", path.to_str().unwrap()];
         let mut gateway = Gateway::start(&args).await;
