@@ -107,15 +107,17 @@ impl Disk {
     /// there, or will, is another gateway's. What was cut off or copied over it is not what was told.
     pub(super) fn check_place(&self) -> io::Result<()> {
         let Some(opened) = self.place else { return Ok(()) };
-        match fs::metadata(&self.path) {
+        let there = fs::metadata(&self.path);
+        let is_there = there.as_ref().is_ok_and(|there| place_of(there).is_ok_and(|place| place == opened));
+        match there {
             Ok(there)
-                if place_of(&there).is_ok_and(|place| place == opened)
+                if is_there
                     && there.len() == self.length.load(Ordering::Relaxed)
                     && self.begins_as_left() =>
             {
                 Ok(())
             }
-            Ok(there) if place_of(&there).is_ok_and(|place| place == opened) => Err(io::Error::new(
+            Ok(_) if is_there => Err(io::Error::new(
                 ErrorKind::InvalidData,
                 "another program has changed it: put it right, and restart the gateway",
             )),
@@ -215,10 +217,11 @@ fn is_locked(
 }
 
 /// A file that was mounted by itself is still at its path when it has been removed, or replaced, where it came from.
-fn place_of(file: &Metadata) -> io::Result<Place> {
+pub(super) fn place_of(file: &Metadata) -> io::Result<Place> {
     match file.nlink() {
         0 => Err(io::Error::other(
-            "it has been removed where it was mounted from: put it back, and mount it again",
+            "it has been removed where it was mounted from: put it back, and mount it again. Or its file system does not count the \
+             names of files: use another",
         )),
         _ => Ok((file.dev(), file.ino())),
     }

@@ -12,7 +12,7 @@ use redb::{Builder, DatabaseError, StorageBackend};
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
-use super::disk::{OTHERS, PRIVATE, Scratch, lock};
+use super::disk::{OTHERS, PRIVATE, Scratch, lock, place_of};
 use super::file::{AnyError, Head, PAGE_CACHE_BYTES, open_error, unfinished};
 use super::life::judge_clock;
 use super::{OpenError, UnusableFile, work_rows};
@@ -208,16 +208,18 @@ fn damaged(path: &Path, error: &dyn Display) -> OpenError {
 /// What stands there with which mode, and how it was left if that can be seen; or why it cannot be used.
 fn look(path: &Path) -> Result<(String, u32, Option<LeftAs>), String> {
     judge_clock(&SystemClock)?;
+    let cannot_be_opened = |error: io::Error| format!("{} cannot be opened: {error}", path.display());
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
         // A link to nothing is no place for a new file.
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => {
             return will_be_made(path).map(|state| (state, PRIVATE, None));
         }
-        Err(error) => return Err(format!("{} cannot be opened: {error}", path.display())),
+        Err(error) => return Err(cannot_be_opened(error)),
     };
-    lock(&file).map_err(|error| format!("{} cannot be opened: {error}", path.display()))?;
-    let about = file.metadata().map_err(|error| error.to_string())?;
+    lock(&file).map_err(cannot_be_opened)?;
+    let about = path.metadata().map_err(cannot_be_opened)?;
+    place_of(&about).map_err(cannot_be_opened)?;
     // To open a pipe for reading alone would wait for one that writes.
     if !about.is_file() {
         return Err(OpenError::File(path.into(), UnusableFile::NotAStore).to_string());

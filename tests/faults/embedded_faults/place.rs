@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use kit::gateway::command;
+use kit::gateway::{command, run};
 use kit::{Answer, Client, Gateway, eventually, fresh_token};
 use tempfile::TempDir;
 
@@ -201,6 +201,9 @@ async fn a_gateway_whose_file_is_mounted_by_itself_grants_nothing_once_it_was_re
         let store = format!("file:{}", seen.display());
         let said = Gateway::try_start(&["--store", &store]).await.err().unwrap_or_default();
         assert!(said.iter().any(|line| line.contains("it has been removed where")), "{said:?}");
+        let checked = run(&["check", "--store", &store]);
+        let page = String::from_utf8(checked.stdout).unwrap();
+        assert!(!checked.status.success() && page.contains("it has been removed where"), "{page}");
         keeper.kill().unwrap();
         keeper.wait().unwrap();
     }
