@@ -13,7 +13,7 @@ use crate::store::{Hint, StoreError};
 
 use super::disk::Disk;
 use super::file::StoreFile;
-use super::life::Moment;
+use super::life::{Moment, judge_clock};
 use super::queue::{Answer, Command, DiskWatch, Kind, Message, closed, too_late};
 use super::table::{Change, LEAST_PURGED, MOST_PURGED, TIDY_EVERY, TIDY_ON_AFTER, Table};
 use super::{EmbeddedSettings, OpenError};
@@ -61,9 +61,9 @@ pub struct Writer {
     pub(super) disk_watch: Arc<DiskWatch>,
     /// The state.
     pub(super) state: State,
-    /// When what has ended was removed last,
+    /// When it was last begun to look for the file, and to remove what has ended,
     pub(super) tidied: Instant,
-    /// and after how long it is removed again.
+    /// and after how long that is done again.
     pub(super) pause: Duration,
 }
 
@@ -216,8 +216,10 @@ impl Writer {
             });
         }
         if self.tidied.elapsed() >= self.pause {
-            self.pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
+            self.begin_run_if_stood_still();
+            // A standstill from here on is left to the next batch.
             self.tidied = Instant::now();
+            self.pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
         }
         self.disk_watch.end_batch(self.state.kept.unwritable.is_none());
         if stopping.is_some() {
@@ -258,11 +260,7 @@ impl Writer {
     /// of this batch needs no commit.
     fn serve(&mut self, mut commands: Vec<Command>) -> (Result<(), StoreError>, Vec<(Answer, bool)>) {
         commands.sort_by_key(|command| command.kind != Kind::Look);
-        // Where this process stood still, the file may have been away, and another gateway may have granted locks meanwhile.
-        if self.tidied.elapsed() > 2 * TIDY_EVERY {
-            let table = &mut self.state.table;
-            table.start_run(table.last_fence(), self.clock.wall());
-        }
+        self.begin_run_if_stood_still();
         let (mut now, mut has_reopened) = (self.clock.boot(), false);
         let mut answers = Vec::with_capacity(commands.len());
         for command in commands {
@@ -289,6 +287,14 @@ impl Writer {
             }
         }
         (self.commit(), answers)
+    }
+
+    /// Where this process stood still, the file may have been away, and another gateway may have granted locks meanwhile.
+    fn begin_run_if_stood_still(&mut self) {
+        if self.tidied.elapsed() > 2 * TIDY_EVERY && judge_clock(&*self.clock).is_ok() {
+            let table = &mut self.state.table;
+            table.start_run(table.last_fence(), self.clock.wall());
+        }
     }
 
     /// Tells waiters what concerns them, once it is durable. They poll, so a wrong hint does no harm.
