@@ -101,7 +101,7 @@ impl<Q: LockQuery> LockCall<Q> {
         let mut pairs = pairs_of(parts, Q::MOST_KEYS)?;
         let path = parts.uri.path();
         let (key, takes_key) = match path.strip_prefix(Q::PATH_FORM) {
-            Some(segment) => (key_in_path(path, segment, &parts.headers)?, false),
+            Some(segment) => (key_in_path(parts, segment)?, false),
             None => (key_in_query(path, &mut pairs)?, true),
         };
         let others = if takes_key { other_keys(&key, &mut pairs)? } else { Vec::new() };
@@ -147,13 +147,13 @@ fn named_at(path: &str) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-fn key_in_path(path: &str, segment: &str, headers: &HeaderMap) -> Result<LockKey, Problem> {
+fn key_in_path(parts: &Parts, segment: &str) -> Result<LockKey, Problem> {
     let bytes = decode(segment)
         .ok_or_else(|| bad_key("two hexadecimal digits must follow each %: write a % itself as %25"))?;
-    refuse_secret("key", &bytes, headers)?;
+    refuse_secret("key", &bytes, Some(parts))?;
     let key = key_of(&bytes)?;
     if key.is_risky_in_path() {
-        let (.., query_form) = named_at(path);
+        let (.., query_form) = named_at(parts.uri.path());
         return Err(bad_key(format!(
             "proxies rewrite a path with an empty, . or .. segment: send this key as {query_form}?key=…"
         )));

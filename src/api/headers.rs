@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode;
 
-use crate::lock::LeaseToken;
+use crate::lock::{LeaseToken, LockKey};
 
 /// The secret of a lease, in requests and in answers to them.
 pub(super) const LEASE_TOKEN: HeaderName = HeaderName::from_static("lease-token");
@@ -35,12 +35,14 @@ pub(super) const ONCE_KEPT_UNTIL: HeaderName = HeaderName::from_static("once-kep
 /// Says whose pages may embed an answer.
 pub(super) const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Whether a secret stands in a text of the request: its own lease token, or an API key, as `is_key_in` finds one. It may stand
-/// there in capitals, or be percent-encoded once more or twice.
-pub(super) fn has_secret(text: &[u8], headers: &HeaderMap, is_key_in: fn(&[u8]) -> bool) -> bool {
+/// Whether a secret stands in a text of the request: the lease token in these headers, or an API key, as `is_key_in` finds one. It
+/// may stand there in capitals, or be percent-encoded once more or twice.
+pub(super) fn has_secret(text: &[u8], headers: Option<&HeaderMap>, is_key_in: fn(&[u8]) -> bool) -> bool {
+    // Each part of the text is compared. A request with two tokens, and a longer text, is refused anyway.
+    let headers = headers.filter(|_| text.len() <= LockKey::MAX_BYTES);
     let is_token_in = |text: &[u8]| {
-        headers.get_all(LEASE_TOKEN).iter().any(|token| {
-            (LeaseToken::MIN_CHARS..=text.len()).contains(&token.len())
+        headers.into_iter().flat_map(|headers| headers.get_all(LEASE_TOKEN)).take(2).any(|token| {
+            (LeaseToken::MIN_CHARS..=LeaseToken::MAX_CHARS.min(text.len())).contains(&token.len())
                 && text.windows(token.len()).any(|part| part.eq_ignore_ascii_case(token.as_bytes()))
         })
     };

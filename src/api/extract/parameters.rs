@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::query_string::{Pairs, QueryError};
 use crate::access::{Caller, ShownKey};
@@ -32,7 +32,7 @@ pub(crate) fn pairs_of(parts: &Parts, most_keys: usize) -> Result<Pairs, Problem
                 bad_parameter(&name, "there are more parameters than any request can have")
             }
         })?;
-    pairs.iter().try_for_each(|(name, value)| refuse_secret(name, value, &parts.headers))?;
+    pairs.iter().try_for_each(|(name, value)| refuse_secret(name, value, Some(parts)))?;
     Ok(pairs)
 }
 
@@ -90,9 +90,11 @@ pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
     Problem::input(ProblemType::BadParameter, name, detail)
 }
 
-/// Refuses a name with a secret in it, which a client has put into the wrong place: logs and lists show names.
-pub(crate) fn refuse_secret(parameter: &str, name: &[u8], headers: &HeaderMap) -> Result<(), Problem> {
-    if !has_secret(name, headers, ShownKey::stands_in) {
+/// Refuses a name with a secret in it, which a client has put into the wrong place: logs and lists show names. A lock of 0.1.0 may
+/// have its own token in its name, and that token renews and releases it.
+pub(crate) fn refuse_secret(parameter: &str, name: &[u8], parts: Option<&Parts>) -> Result<(), Problem> {
+    let taking = parts.filter(|parts| matches!(parts.method, Method::PUT | Method::POST));
+    if !has_secret(name, taking.map(|parts| &parts.headers), ShownKey::stands_in) {
         return Ok(());
     }
     let kind = if parameter == "key" { ProblemType::BadKey } else { ProblemType::BadParameter };

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use super::notation::{line, with_names, words};
 use super::{hold_against, recorded, versions};
+use kit::secrets::is_public;
 use kit::{Answer, Client, Gateway, RedisServer, eventually};
 
 const FIXTURE: &str = "redis.txt";
@@ -272,6 +273,26 @@ async fn each_lock_that_an_earlier_version_left_in_redis_is_found_renewed_and_re
         lay_down(&redis, &fixture, Duration::ZERO).await;
         let gateway = Gateway::on_redis(&redis, &[]).await;
         each_lock_is_as_it_was(&Client::new(gateway.address), &fixture, Duration::from_secs(20 * 3600)).await;
+    }
+}
+
+/// This version takes none of such a name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_an_earlier_version_named_after_its_own_token_is_renewed_and_released() {
+    let name = token_of("plain");
+    is_public(&name);
+    for version in versions() {
+        let redis = RedisServer::start().await;
+        lay_down(&redis, &recorded(&version, FIXTURE), Duration::ZERO).await;
+        let lock = |name: &str| format!("fencepost:{{0}}:lock:{name}");
+        let _: () = redis.command(&["RENAME", &lock("plain"), &lock(&name)]).await;
+        let gateway = Gateway::on_redis(&redis, &[]).await;
+        let (client, query) = (Client::new(gateway.address), format!("key={name}"));
+        ask(&client, "PUT", &query, "plain").await.expect_problem(400, "bad-key");
+        assert_eq!(ask(&client, "GET", &query, "plain").await.expect(200).json()["yours"], true);
+        ask(&client, "PATCH", &query, "plain").await.expect(200);
+        ask(&client, "DELETE", &query, "plain").await.expect(204);
+        ask(&client, "GET", &query, "plain").await.expect_problem(404, "not-held");
     }
 }
 

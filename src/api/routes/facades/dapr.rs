@@ -58,12 +58,12 @@ impl Call {
         let (mut parts, body) = request.into_parts();
         let store = store_of(&parts).map(str::to_owned);
         let body: Body = from_json(&read_small_body(&mut parts, body, app).await?)?;
-        NamedOwner::check("lockOwner", &body.lock_owner, &parts.headers)?;
+        NamedOwner::check("lockOwner", &body.lock_owner)?;
         if body.resource_id.is_empty() {
             return Err(bad_parameter("resourceId", "the resourceId is empty"));
         }
         let key = key_of(format!("{TOOL}:{}:{}", store?, body.resource_id).as_bytes())?;
-        refuse_secret("key", key.as_str().as_bytes(), &parts.headers)?;
+        refuse_secret("key", key.as_str().as_bytes(), None)?;
         let caller = permitted(&parts, &key)?;
         Ok(Self { key, body, caller })
     }

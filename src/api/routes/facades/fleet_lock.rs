@@ -63,7 +63,7 @@ impl Machine {
                 format!("the gateway has no group {group:?}: its setting --fleet-lock names them"),
             )
         })?;
-        NamedOwner::check("id", &id, &parts.headers)?;
+        NamedOwner::check("id", &id)?;
         let key = key_of(format!("{TOOL}:{group}").as_bytes())?;
         Ok(Self { id, slots: known.slots, caller: permitted(&parts, &key)?, key })
     }
