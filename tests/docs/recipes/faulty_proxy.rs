@@ -94,6 +94,21 @@ async fn a_result_that_is_cut_is_printed_whole_or_not_at_all() {
     assert!(said.code == Some(0) && said.text.starts_with(result), "{said:?}");
 }
 
+/// The proxy is behind by one answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_another_request_is_no_result_and_begins_no_work() {
+    let scene = Scene::without_keys().await;
+    for (status, about) in [(200, "once-bytes: 6"), (201, "once-earlier: 0")] {
+        let token = fresh_token();
+        let head = format!("HTTP/1.1 {status} OK\r\nlease-token: {token}\r\n{about}\r\ncontent-length: 6");
+        let theirs = Fate::Instead(format!("{head}\r\nconnection: close\r\n\r\ntheirs"));
+        let proxy = behind(&scene, "PUT", theirs).await;
+        say(once(&scene, "k", "touch wrong"), &proxy).await.expect(69, "theirs");
+        assert!(!scene.shell.path("wrong").exists());
+        scene.client.get("/once?key=k").send().await.expect_problem(404, "not-begun");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_is_stored_though_an_answer_is_lost_and_else_it_is_said() {
     let scene = Scene::without_keys().await;
