@@ -200,8 +200,8 @@ async fn a_script_whose_gateway_stands_still_ends_its_command() {
 async fn a_connection_that_holds_a_lock_ends_when_its_gateway_stands_still() {
     let scene = Scene::without_keys().await;
     let code = scene.shell.pasted("/hold?key=import");
-    assert!(code.starts_with("timeout 7 curl "));
-    let child = scene.command("bash", &["-e", "-u", "-c", &code.replace("timeout 7 ", "")]).spawn().unwrap();
+    assert!(code.starts_with("timeout 10 curl "));
+    let child = scene.command("bash", &["-e", "-u", "-c", &code.replace("timeout 10 ", "")]).spawn().unwrap();
     let look = async || scene.client.get("/locks/import").send().await;
     eventually("the lock is held", async || look().await.status == 200).await;
     scene.gateway.signal("STOP");
