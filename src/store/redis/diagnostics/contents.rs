@@ -15,6 +15,8 @@ use crate::store::redis::scripts::{is_readable, is_readable_slot};
 const MOST_AT_ONCE: usize = 1_000;
 const MOST_STEPS: usize = 10;
 const MOST_TOLD: usize = 10;
+/// Of so many locks that several hold is asked at once who they are: each may have a thousand holders.
+const MOST_HELD_AT_ONCE: usize = 16;
 /// The last byte that the head of a record may have.
 const LAST_OF_HEAD: usize = 1_023;
 
@@ -39,7 +41,7 @@ impl Contents {
     ) -> RedisResult<()> {
         // Where all numbers stand in one place, that is found among however many keys.
         let numbers = if is_for_quorum { keys.record() } else { keys.fence(Bucket::default()) };
-        self.read(connection, keys, vec![numbers]).await?;
+        self.read(connection, keys, &[numbers]).await?;
         let is_read = |name: &String| reads_records || keys.kind_in(name) != Some("once");
         let (mut position, pattern) = (0_u64, keys.pattern());
         for _ in 0..MOST_STEPS {
@@ -47,7 +49,12 @@ impl Contents {
             scan.arg(position).arg("MATCH").arg(&pattern).arg("COUNT").arg(MOST_AT_ONCE);
             let (next, names): (u64, Vec<Vec<u8>>) = scan.query_async(connection).await?;
             let names = names.into_iter().filter_map(|name| String::from_utf8(name).ok());
-            self.read(connection, keys, names.filter(is_read).collect()).await?;
+            let is_held = |name: &String| keys.kind_in(name) == Some("held");
+            let (held, others): (Vec<_>, Vec<_>) = names.filter(is_read).partition(is_held);
+            self.read(connection, keys, &others).await?;
+            for held in held.chunks(MOST_HELD_AT_ONCE) {
+                self.read(connection, keys, held).await?;
+            }
             position = next;
             if position == 0 || self.unreadable.len() >= MOST_TOLD || Instant::now() >= stop_at {
                 break;
@@ -61,10 +68,10 @@ impl Contents {
         &mut self,
         connection: &mut MultiplexedConnection,
         keys: &KeySpace,
-        names: Vec<String>,
+        names: &[String],
     ) -> RedisResult<()> {
         let (mut look, mut asked) = (redis::pipe(), Vec::new());
-        for name in &names {
+        for name in names {
             let kind = keys.kind_in(name).unwrap_or_default();
             if let Some(question) = question(kind, name) {
                 look.add_command(question);
