@@ -15,7 +15,8 @@ use crate::api::openapi::{ExplainProblems, HealthzProblems, ReadyzProblems};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
 
-/// What a caller without a key is told. The store's addresses, and what the store says, are not for everybody.
+/// What a caller without a key is told. The store's addresses, and what the store says, are for those with a key. A request for a
+/// lock needs one, too, so its 503 says the same as this answer does to them.
 const NOT_TOLD: &str =
     "the store cannot be used; the log says why, and so does this answer if you send an API key";
 
