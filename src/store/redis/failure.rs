@@ -15,7 +15,8 @@
 //! That no connection could be made is said by the supervisor (`supervisor.rs`), before anything is sent: not done.
 //!
 //! Redis 6.2 wraps what its state says to a command of a script: `ERR Error running script (call to f_…): @user_script:1:
-//! @user_script: 1: -NOREPLICAS …`. It is read as what it wraps.
+//! @user_script: 1: -NOREPLICAS …`. It is read as what it wraps, and so is the `UNREADABLE` that a script throws, on any version:
+//! `ERR UNREADABLE … script: …, on @user_script:1.`
 
 use std::error::Error;
 use std::io;
@@ -119,17 +120,30 @@ impl Failure {
     }
 }
 
-/// What an error of Redis 6.2 wraps, if it is what the state of the server says: any other error may come after a write.
+/// What an error of Redis 6.2 wraps, if it is what the state of the server says, and what a script throws before it writes: any
+/// other error may come after a write.
 fn wrapped(error: &RedisError) -> Option<&str> {
     let detail = error.detail().filter(|_| error.code() == Some("ERR"))?;
+    if let Some(said) = thrown(detail) {
+        return Some(said);
+    }
     let (_, behind_hash) = detail.strip_prefix("Error running script (call to f_")?.split_once("): ")?;
     let behind_line = |text, label| {
         let (line, rest) = str::strip_prefix(text, label)?.split_once(": ")?;
         line.bytes().all(|byte| byte.is_ascii_digit()).then_some(rest)
     };
-    let said =
-        behind_line(behind_line(behind_hash, "@user_script:")?, "@user_script: ")?.strip_prefix('-')?;
+    let behind_first = behind_line(behind_hash, "@user_script:")?;
+    if let Some(said) = thrown(behind_first) {
+        return Some(said);
+    }
+    let said = behind_line(behind_first, "@user_script: ")?.strip_prefix('-')?;
     matches!(first_word(said), "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS").then_some(said)
+}
+
+/// What a script throws where it cannot read a lock, without where that was.
+fn thrown(text: &str) -> Option<&str> {
+    let said = text.split(" script: ").next().filter(|said| first_word(said) == "UNREADABLE");
+    said.map(str::trim_end)
 }
 
 fn first_word(text: &str) -> &str {
@@ -288,6 +302,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_lock_that_a_script_cannot_read_is_left_as_it_was_on_any_version_of_redis() {
+        let said = "UNREADABLE the lock cannot be read: another program wrote it";
+        let at = "script: 204551290314000e5399072a8bb01ba7ec364e2f, on @user_script:533.";
+        let thrown = [in_script_of_6_2(&format!("{said} ")), format!("ERR {said} {at}")];
+        for sent in thrown.into_iter().chain([said.to_owned()]) {
+            let failure = of(&sent);
+            assert_eq!((failure.outcome, failure.breaks_link), (StepOutcome::NotDone, false), "{sent}");
+            assert_eq!(failure.reason, format!("Redis: {said}"), "{sent}");
+        }
+    }
+
     /// A script keeps what it wrote before it met them.
     #[test]
     fn any_other_error_of_a_script_of_redis_6_2_is_unknown() {
@@ -299,6 +325,7 @@ mod tests {
             // Nothing that a key or an owner could have put there.
             "user_script:533: what it met was @user_script: 533: -OOM something",
             "@user_script: 533: -FENCE something",
+            "user_script:533: what it met was UNREADABLE",
         ] {
             let failure = of(&in_script_of_6_2(said));
             assert_eq!((failure.outcome, failure.breaks_link), (StepOutcome::Unknown, false), "{said}");

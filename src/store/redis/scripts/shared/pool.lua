@@ -28,7 +28,7 @@ local function open_pool(token)
     grants, least = redis.call('ZCARD', ENDS) - 1, redis.call('ZRANGE', WIDE, 0, 1, 'WITHSCORES')
     is_rest = not texts[1] or grants < 0 or not least[1]
     -- The key is there, and what stands in it for all is not.
-    if not texts[1] and redis.call('EXISTS', HELD) == 1 then error(unreadable()) end
+    if not texts[1] and redis.call('EXISTS', HELD) == 1 then throw_unreadable() end
     if not is_rest then
       taken = string.sub(text, 3)
       own = token and seen.grant_in(token, texts[2])
@@ -99,7 +99,7 @@ local function open_pool(token)
   local function mend()
     local are_held, last = {}, 0
     for _, grant in ipairs(seen.first(-1)) do
-      if not grant.slot then error('a slot is held of which it is not known which') end
+      if not grant.slot then error('a grant cannot be read, so it is not known which slot it holds') end
       are_held[grant.slot], last = true, math.max(last, grant.slot)
     end
     pool.taken = ''

@@ -20,9 +20,10 @@ local LAST_END = LARGEST_NUMBER - 1
 
 -- What is told of a lock, or a grant, that no script of this version can read. It is held all the same.
 local NO_LOCK = '?'
-local function unreadable()
-  return redis.error_reply('UNREADABLE the lock cannot be read: another version of Fencepost, or another program, wrote it')
-end
+local UNREADABLE = 'UNREADABLE the lock cannot be read: another version of Fencepost, or another program, wrote it'
+local function unreadable() return redis.error_reply(UNREADABLE) end
+-- As a text: Redis 6.2 cannot tell of a table that is thrown.
+local function throw_unreadable() error(UNREADABLE, 0) end
 
 -- Whether a lock that one holds alone can be read.
 local function is_readable(lock) return string.match(lock, '^%x+ %S+ ()%d+%S* ') == NUMBER_AT end
@@ -73,7 +74,7 @@ local function read_slots(HELD, ENDS, WIDE)
 
   local function grant_in(field, text)
     local grant = read(field, text, redis.call('ZSCORE', ENDS, field))
-    if grant and not grant.slot then error(unreadable()) end
+    if grant and not grant.slot then throw_unreadable() end
     return grant
   end
 
