@@ -4,6 +4,7 @@ use std::future::ready;
 use std::time::Duration;
 
 use futures_util::future::Either;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::acquire::not_granted;
@@ -18,6 +19,9 @@ use crate::telemetry::metrics::{DoubtEnded, metrics};
 
 /// The longest pause before an unanswered command is followed by another. Pauses double up to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
+/// After that, a poll of which nothing was done is followed by another at most so long later: in an outage the first waiters of all
+/// locks poll. A bell ends this pause.
+const POLL_IN_OUTAGE: Duration = Duration::from_secs(2);
 /// How often a request polls if another request of the same token has taken over its ticket.
 const LOOK_WHEN_MOVED: Duration = Duration::from_secs(1);
 
@@ -35,6 +39,8 @@ struct Waiter {
     /// Whether a command was not answered, and none since.
     is_in_doubt: bool,
     backoff: Backoff,
+    /// For the time in which it puts its ticket back.
+    permit: Option<OwnedSemaphorePermit>,
     /// The end of the wait. The answer is given up later, by the time that the store is given.
     ends_at: Instant,
 }
@@ -122,7 +128,6 @@ impl LockService {
             let ticket = request.ticket_after();
             let guard = self.cleaner.guard(&request.lock_request(waiter.token, waiter.attempt), ticket);
             waiter.guard = guard.on_account(request.tenant.account.as_ref());
-            let mut permit = None;
             loop {
                 let sent_at = boottime();
                 // What soon passes is boxed, so that a request that waits has no room for it.
@@ -141,7 +146,7 @@ impl LockService {
                     }
                     continue;
                 };
-                drop(permit.take());
+                drop(waiter.permit.take());
                 let looks_again_at = match self.next_step(&mut waiter, &request, answer, room) {
                     Next::Sleep(until) => until,
                     Next::Ask => continue,
@@ -152,17 +157,12 @@ impl LockService {
                         return Box::pin(handed).await.map(|outcome| Acquisition { token, outcome });
                     }
                 };
-                // The end of the wait is no news.
-                timeout_at(looks_again_at, waiter.waiting.rung()).await.unwrap_or_default();
+                waiter.sleep(looks_again_at).await;
                 if self.wakeups.closing.is_cancelled() {
                     // Its ticket is kept for a while, for the same token at another gateway. Where that fails, it goes on
                     // in the background.
                     drop(waiter.guard.roll_back_now(self.deadline()).await);
                     return Ok(not_taken(token, NotAcquired::ShuttingDown));
-                }
-                permit = waiter.waiting.put_back();
-                if permit.is_some() {
-                    waiter.step = Step::PutBack;
                 }
             }
         })
@@ -230,8 +230,30 @@ fn retries() -> Backoff {
 impl Waiter {
     fn new(token: TokenHash, attempt: Attempt, waiting: Waiting, ends_at: Instant) -> Self {
         let (guard, step, backoff) = (GrantGuard::default(), Step::Enqueue, retries());
-        let (had_ticket, superseded, is_in_doubt) = (false, 0, false);
-        Self { token, attempt, waiting, guard, had_ticket, step, superseded, is_in_doubt, backoff, ends_at }
+        let (had_ticket, superseded, is_in_doubt, permit) = (false, 0, false, None);
+        Self {
+            token,
+            attempt,
+            waiting,
+            guard,
+            had_ticket,
+            step,
+            superseded,
+            is_in_doubt,
+            backoff,
+            permit,
+            ends_at,
+        }
+    }
+
+    /// Sleeps until it is rung, at the latest until then.
+    async fn sleep(&mut self, until: Instant) {
+        // The end of the wait is no news.
+        timeout_at(until, self.waiting.rung()).await.unwrap_or_default();
+        self.permit = self.waiting.put_back();
+        if self.permit.is_some() {
+            self.step = Step::PutBack;
+        }
     }
 
     /// Sends the next command. Where it is not answered, returns nothing once another one may be sent, or gives up.
@@ -308,6 +330,11 @@ impl Waiter {
             self.guard.take().disarm();
             request.tenant.keeps_ticket(self.had_ticket);
             return Err(StoreError::Unavailable(reason));
+        }
+        if !is_unknown && self.step == Step::Poll && self.backoff.next() >= LONGEST_PAUSE {
+            let pause = POLL_IN_OUTAGE.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+            self.sleep(self.ends_at.min(Instant::now() + pause)).await;
+            return Ok(());
         }
         if Instant::now() + self.backoff.next() >= self.ends_at + store_timeout {
             if self.is_in_doubt {

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Pair, count, hold, release, stand, wait};
+use kit::metrics::Scrape;
 use kit::{Client, eventually, fresh_token, h2};
 
 /// On each store, with these arguments.
@@ -137,6 +138,21 @@ async fn a_gateway_that_stops_answers_its_waiters_while_its_store_is_silent() {
     }
     assert!(pair.here.exit_status().await.success());
     pair.redis().signal("CONT");
+}
+
+/// The first waiter of each lock polls: after an outage all that wait would come at once, and a core would do nothing else in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_who_waits_asks_seldom_while_nothing_listens_at_its_store() {
+    let pair = Pair::redis_with(&["--store-timeout", "1s"]).await;
+    hold(&pair.here(), "3s").await;
+    let waiting = wait(&pair.here(), "wait=9s&ttl=1h", "");
+    stand(&pair.there(), 1).await;
+    pair.redis().signal("KILL");
+    waiting.await.unwrap().answer.expect_problem(503, "store-unavailable");
+    let numbers = Scrape::of(pair.here.address).await;
+    let unanswered = numbers.get("fencepost_store_errors_total{kind=\"unavailable\",step=\"acquire\"}");
+    // It first polls at the end of the lease, with short pauses. Without longer ones it asks 28 times in its last 6 seconds.
+    assert!((1.0..22.0).contains(&unanswered), "{unanswered} times");
 }
 
 #[tokio::test(flavor = "multi_thread")]
