@@ -96,13 +96,13 @@ impl Table {
                 kept_bytes += std::mem::take(&mut self.other_bytes);
             }
         }
-        self.kept_bytes += kept_bytes;
-        self.entries.push_front(Entry { name, kept_bytes });
-        if self.entries.len() > MOST_ENTRIES
+        if self.entries.len() == MOST_ENTRIES
             && let Some(oldest) = self.entries.pop_back()
         {
             self.kept_bytes -= oldest.kept_bytes;
         }
+        self.kept_bytes += kept_bytes;
+        self.entries.push_front(Entry { name, kept_bytes });
     }
 
     fn name(&self, entry: usize) -> Name {
