@@ -104,10 +104,15 @@ impl Backoff {
 
     /// Makes the next pause: at least half as long as it may be.
     pub async fn pause(&mut self) {
-        let pause = self.next().mul_f64(0.5 + rand::random::<f64>() / 2.0);
+        let pause = jittered(self.next());
         self.next_ms = (self.next_ms * 2).min(self.longest_ms);
         sleep(pause).await;
     }
+}
+
+/// A pause of at most this, and at least half of it: those that begin together do not go on together.
+pub fn jittered(longest: Duration) -> Duration {
+    longest.mul_f64(0.5 + rand::random::<f64>() / 2.0)
 }
 
 #[cfg(test)]

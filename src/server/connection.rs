@@ -195,7 +195,7 @@ async fn until_quiet<A: Answers>(
                 return None;
             }
             () = unread.cut() => return ends.cut(),
-            () = requests.table_is_full.notified(), if !told_to_go => {
+            () = requests.table_is_full(), if !told_to_go => {
                 served.graceful_shutdown();
                 told_to_go = true;
             }

@@ -1,12 +1,13 @@
 //! What a connection's timers need to know of its requests.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::http::Version;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::application::Malformed;
@@ -23,8 +24,8 @@ pub(super) struct Requests {
     is_held_up: AtomicBool,
     /// The first request with a malformed head: how many requests came before it, and what is wrong.
     malformed: OnceLock<(usize, Malformed)>,
-    /// The HTTP/2 table of fields keeps so much in memory that the client must open another connection.
-    pub(super) table_is_full: Notify,
+    /// Whether the HTTP/2 table of fields keeps so much in memory that the client must open another connection.
+    has_full_table: AtomicBool,
 }
 
 #[derive(Default)]
@@ -52,6 +53,19 @@ impl Requests {
     /// The same, but an answer counts as in flight until all of it is written.
     pub(super) fn silent_for(&self) -> Option<Duration> {
         self.quiet_for().filter(|_| !self.is_unwritten.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn note_full_table(&self) {
+        self.has_full_table.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until the table is full. That is noted while the connection is read, so the task that reads it is awake.
+    pub(super) async fn table_is_full(&self) {
+        let is_full = |_: &mut Context<'_>| match self.has_full_table.load(Ordering::Relaxed) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        };
+        poll_fn(is_full).await;
     }
 
     /// Whether something was read since the last request in flight ended.

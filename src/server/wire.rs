@@ -171,7 +171,7 @@ impl Wire {
             Some(paths) => {
                 let excess_bytes = paths.excess_bytes();
                 if excess_bytes > 0 {
-                    self.requests.table_is_full.notify_one();
+                    self.requests.note_full_table();
                 }
                 paths.unfinished_bytes() + excess_bytes
             }

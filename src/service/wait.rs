@@ -12,7 +12,7 @@ use super::ledger::Counted;
 use super::time::RETRY_PAUSE;
 use super::wakeups::Waiting;
 use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
-use crate::clock::{Backoff, boottime};
+use crate::clock::{Backoff, boottime, jittered};
 use crate::lock::{Acquired, Attempt, Enqueued, LastPolled, LeaseToken, Polled, TokenHash};
 use crate::store::{Enqueue, LastPoll, MeteredStore, Poll, StoreError};
 use crate::telemetry::metrics::{DoubtEnded, metrics};
@@ -332,7 +332,7 @@ impl Waiter {
             return Err(StoreError::Unavailable(reason));
         }
         if !is_unknown && self.step == Step::Poll && self.backoff.next() >= LONGEST_PAUSE {
-            let pause = POLL_IN_OUTAGE.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+            let pause = jittered(POLL_IN_OUTAGE);
             self.sleep(self.ends_at.min(Instant::now() + pause)).await;
             return Ok(());
         }

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::lease::LeaseClock;
 use crate::client::{Gateway, Gateways, HeldGrant, RenewAnswer, Trouble};
-use crate::clock::boottime;
+use crate::clock::{boottime, jittered};
 
 /// When the lease is renewed, as a part of it.
 const PART: u32 = 3;
@@ -89,7 +89,7 @@ impl<'a> Renewals<'a> {
         }
         let pause = if have_all_failed {
             // Jitter keeps those apart who lost the same gateway together.
-            pause_of(self.ttl).mul_f64(0.5 + rand::random::<f64>() / 2.0)
+            jittered(pause_of(self.ttl))
         } else {
             Duration::ZERO
         };

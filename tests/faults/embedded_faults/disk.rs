@@ -1,9 +1,8 @@
 //! A disk without room: what is asked for is refused with the reason, what was granted stays, and no restart is needed.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
@@ -12,6 +11,8 @@ use tempfile::TempDir;
 use kit::metrics::Scrape;
 use kit::{Answer, Client, Gateway, eventually, fresh_token};
 
+use super::Namespace;
+
 /// What the operating system calls it.
 const REASON: &str = "No space left on device";
 /// What a file in memory takes room by.
@@ -19,32 +20,20 @@ const PAGE_BYTES: u64 = 4_096;
 /// The longest lease that is asked for here.
 const HOUR_MS: u64 = 3_600_000;
 
-/// A file system of 4 MiB. A process keeps it in a namespace of its own, where anybody may mount: it goes with that
-/// process, which ends with this guard, and with the test if that is killed.
+/// A file system of 4 MiB, in a namespace of its own.
 struct SmallDisk {
-    keeper: Child,
     root: PathBuf,
+    _namespace: Namespace,
     _mount_point: TempDir,
 }
 
 impl SmallDisk {
     fn new() -> Self {
         let mount_point = tempfile::tempdir().unwrap();
-        let script = r#"mount -t tmpfs -o size=4m fencepost "$0" && echo ready && exec cat"#;
-        let mut keeper = Command::new("unshare")
-            .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
-            .arg(mount_point.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        BufReader::new(keeper.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
-        let root = format!("/proc/{}/root{}", keeper.id(), mount_point.path().display());
-        // Made first, so that the keeper ends whatever it said.
-        let disk = Self { keeper, root: root.into(), _mount_point: mount_point };
-        assert_eq!(said, "ready\n", "a namespace and a file system of one's own are needed here");
-        disk
+        let mount = r#"mount -t tmpfs -o size=4m fencepost "$0""#;
+        let namespace = Namespace::with(mount, &[mount_point.path()]);
+        let root = namespace.path(mount_point.path());
+        Self { root, _namespace: namespace, _mount_point: mount_point }
     }
 
     /// A gateway on a file of this disk; the error is what it said if it did not start.
@@ -80,13 +69,6 @@ impl SmallDisk {
         // open keeps its room.
         drop(File::create(self.filler()).unwrap());
         std::fs::remove_file(self.filler()).unwrap();
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
     }
 }
 

@@ -1,14 +1,14 @@
 //! A file that is moved away, removed or replaced while its gateway runs: what stands there is another gateway's.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use kit::gateway::{command, run};
 use kit::{Answer, Client, Gateway, eventually, fresh_token};
 use tempfile::TempDir;
+
+use super::Namespace;
 
 struct Scene {
     directory: TempDir,
@@ -175,19 +175,8 @@ async fn a_gateway_whose_file_is_mounted_by_itself_grants_nothing_once_it_was_re
         let Scene { directory, gateway, token } = Scene::start().await;
         drop(gateway);
         let (origin, mounted) = (directory.path().join("locks.redb"), directory.path().join("mounted"));
-        // A process keeps the mount in a namespace of its own. It ends with its input.
-        let script = r#"touch "$0" && mount --bind "$1" "$0" && echo ready && exec cat"#;
-        let mut keeper = Command::new("unshare")
-            .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
-            .args([&mounted, &origin])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        BufReader::new(keeper.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
-        assert_eq!(said, "ready\n", "a namespace of one's own is needed here");
-        let seen = PathBuf::from(format!("/proc/{}/root{}", keeper.id(), mounted.display()));
+        let namespace = Namespace::with(r#"touch "$0" && mount --bind "$1" "$0""#, &[&mounted, &origin]);
+        let seen = namespace.path(&mounted);
         let scene = Scene { directory, gateway: gateway_on(&seen).await, token };
         scene.put("more").await.expect(201);
         if is_replaced {
@@ -204,8 +193,6 @@ async fn a_gateway_whose_file_is_mounted_by_itself_grants_nothing_once_it_was_re
         let checked = run(&["check", "--store", &store]);
         let page = String::from_utf8(checked.stdout).unwrap();
         assert!(!checked.status.success() && page.contains("it has been removed where"), "{page}");
-        keeper.kill().unwrap();
-        keeper.wait().unwrap();
     }
 }
 

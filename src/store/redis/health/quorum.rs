@@ -44,11 +44,12 @@ pub(crate) struct PartOfQuorum {
 }
 
 /// What a record is to a gateway with some list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RecordKind {
     /// Of this run and this list.
     Current,
     /// There is none.
+    #[default]
     Empty,
     /// Of another run: what the server holds may be older than what it accepted, even if it keeps a file. Or it has evicted keys.
     Forgot,
@@ -61,7 +62,7 @@ pub(crate) enum RecordKind {
 }
 
 /// What a record says of lists of servers.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct KnownList {
     pub(crate) kind: RecordKind,
     pub(crate) is_in_quarantine: bool,
@@ -176,15 +177,7 @@ pub(crate) async fn membership(
         evicted,
     ) = record
     else {
-        let list = KnownList {
-            kind: RecordKind::Empty,
-            is_in_quarantine: false,
-            epoch: 0,
-            epoch_before: 0,
-            is_settled: false,
-            members: String::new(),
-        };
-        return Ok(PartOfQuorum { text: "not part of one yet".to_owned(), list });
+        return Ok(PartOfQuorum { text: "not part of one yet".to_owned(), list: KnownList::default() });
     };
     let (now_seconds, _): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
     let by_clock_ms = since_ms.saturating_add(longest_ms).saturating_sub(now_seconds * 1_000);
