@@ -138,6 +138,13 @@ impl WaitQueues {
             is_taken_over = !has_ticket && queue.is_present(token);
             if has_ticket {
                 queue.stand(token);
+                // It may want less company than when it was offered a slot. Then its ticket stays, and the slot is offered to the
+                // next.
+                if queue.has_open_offer(token, now)
+                    && !queue.room_beside(room, Some(token), now).admits(slots)
+                {
+                    queue.end_offer(token);
+                }
             }
         }
         self.make_offers(key, room, Some(token).filter(|_| has_ticket), None, now);
@@ -334,25 +341,11 @@ impl WaitQueues {
         std::mem::take(&mut self.hints)
     }
 
-    /// Whether a token may take the room that it is offered. It may want less company than when it was offered that: then the
-    /// offer ends, and its ticket stays. What the request says counts, whatever its ticket says.
-    fn takes(
-        &mut self,
-        key: &LockKey,
-        token: &TokenHash,
-        slots: Slots,
-        room: SlotRoom,
-        now: Duration,
-    ) -> bool {
-        let Some(queue) = touched(&mut self.queues, key) else { return false };
-        if !queue.open_offers(now).any(|offer| offer.token == *token) {
-            return false;
-        }
-        let takes = queue.room_beside(room, Some(token), now).admits(slots);
-        if !takes {
-            queue.end_offer(token);
-        }
-        takes
+    /// Whether a token may take the room that it is offered. What the request says counts, whatever its ticket says.
+    fn takes(&self, key: &LockKey, token: &TokenHash, slots: Slots, room: SlotRoom, now: Duration) -> bool {
+        self.queues.get(key).is_some_and(|queue| {
+            queue.has_open_offer(token, now) && queue.room_beside(room, Some(token), now).admits(slots)
+        })
     }
 
     /// Offers the room in a lock to the first of its wait queue, and tells them.

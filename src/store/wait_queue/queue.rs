@@ -107,6 +107,10 @@ impl WaitQueue {
         self.offers.iter().filter(move |offer| offer.left(now).is_some())
     }
 
+    pub(super) fn has_open_offer(&self, token: &TokenHash, now: Duration) -> bool {
+        self.open_offers(now).any(|offer| offer.token == *token)
+    }
+
     /// Whether a token was made an offer, even if that has lapsed.
     pub(super) fn is_offered(&self, token: &TokenHash) -> bool {
         self.offers.iter().any(|offer| offer.token == *token)
