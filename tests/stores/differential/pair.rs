@@ -227,7 +227,7 @@ impl Pair {
     }
 
     /// Asks Redis at one moment, and then the table. Where nobody waits, those that the small script leaves come later, so those
-    /// who are granted the lock come first.
+    /// who are granted the lock come first. But a token that was refused before it was granted the lock asks in that order.
     async fn ask_at_once(
         &mut self,
         key: &LockKey,
@@ -239,9 +239,18 @@ impl Pair {
         let tickets = format!("{}seats:{}", self.base, key.as_str());
         let waits: bool = redis::cmd("EXISTS").arg(tickets).query_async(&mut self.connection).await.unwrap();
         let mut both: Vec<_> = requests.iter().zip(join_all(asked).await).collect();
-        both.sort_by_key(|(_, redis)| match redis {
-            Ok(Reply::Try(Acquired::Granted(lease))) if !waits => lease.fencing_token.get(),
-            _ => u64::MAX,
+        let token_of = |(to_table, _): &(Request, Request)| to_table.lock_request().map(|lock| lock.token);
+        let granted = both.iter().filter_map(|(request, redis)| match redis {
+            Ok(Reply::Try(Acquired::Granted(lease))) if !waits => {
+                Some((token_of(request), lease.fencing_token.get()))
+            }
+            _ => None,
+        });
+        let granted: HashMap<_, _> = granted.collect();
+        both.sort_by_key(|(request, redis)| match (redis, granted.get(&token_of(request))) {
+            (Ok(Reply::Try(Acquired::NotTaken(_))), Some(number)) => (*number, 0),
+            (Ok(Reply::Try(Acquired::Granted(_))), Some(number)) => (*number, 1),
+            _ => (u64::MAX, 0),
         });
         let mut replies = Vec::new();
         for ((to_table, _), redis) in both {
