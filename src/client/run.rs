@@ -150,6 +150,9 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
             let code = exit_status(status);
             let ended = match &output {
                 Some(output) if code == 0 => {
+                    if !is_nobody_left {
+                        say("something that the command started could not be ended");
+                    }
                     once::store(lock, &mut gateways, &mut signals, &output.whole()).await
                 }
                 _ if is_nobody_left => {

@@ -46,7 +46,6 @@ struct Process {
     parent: i32,
     group: i32,
     session: i32,
-    is_dead: bool,
 }
 
 impl Family {
@@ -141,8 +140,8 @@ impl Family {
         members.iter().map(|process| process.identity).collect()
     }
 
-    /// The living ones. The `others` are known to be none of them, and are not read again: a process cannot become a
-    /// descendant later.
+    /// All that have not been reaped. One that looks like a zombie may have ended its first thread alone: the others work on.
+    /// The `others` are known to be none of them, and are not read again: a process cannot become a descendant later.
     fn members(&self, others: &mut BTreeSet<i32>) -> Vec<Process> {
         // If /proc cannot be read, the group of the command is all that can be reached.
         let Ok(processes) = processes(others) else { return Vec::new() };
@@ -168,7 +167,6 @@ impl Family {
                 parents.push(child.identity.0);
             }
         }
-        members.retain(|process| !process.is_dead);
         members
     }
 }
@@ -186,7 +184,6 @@ impl Process {
             parent: fields.get(1)?.parse().ok()?,
             group: fields.get(2)?.parse().ok()?,
             session: fields.get(3)?.parse().ok()?,
-            is_dead: matches!(*fields.first()?, "Z" | "X"),
         })
     }
 

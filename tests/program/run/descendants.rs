@@ -7,10 +7,32 @@ use super::kit::{Running, Scene, is_alive, is_held, last_lease_began_at, release
 use kit::gateway::program;
 use kit::{Client, Gateway, eventually, signal};
 
-/// How a grandchild that ignores SIGTERM comes to be: in the group of the command, in a session of its own, and as daemons
-/// do it, by a parent that has ended.
-const BIRTHS: [(&str, &str); 3] =
-    [("child", "sh child &"), ("session", "setsid sh session &"), ("daemon", "(setsid sh daemon &)")];
+/// How a grandchild that ignores SIGTERM comes to be: in the group of the command, in a session of its own, as daemons do it,
+/// by a parent that has ended, and as one whose first thread has ended.
+const BIRTHS: [(&str, &str); 4] = [
+    ("child", "sh child &"),
+    ("session", "setsid sh session &"),
+    ("daemon", "(setsid sh daemon &)"),
+    ("thread", "setsid python3 thread &"),
+];
+
+/// The same as `stubborn`, in a process that looks like a zombie.
+const THREAD: &str = "
+import ctypes, os, signal, threading, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def beat():
+    while ') Z ' not in open('/proc/self/stat').read():
+        time.sleep(0.01)
+    for n in range(3000):
+        with open('thread', 'a') as beats:
+            print(time.time_ns(), file=beats)
+        if n == 0:
+            with open('thread.pid', 'w') as pid:
+                print(os.getpid(), file=pid)
+        time.sleep(0.02)
+threading.Thread(target=beat, daemon=True).start()
+ctypes.CDLL(None).pthread_exit(None)
+";
 
 /// A scene with a script for each, and a command that starts all of them and goes on when they are there.
 fn scene_with_grandchildren(gateway: &Gateway) -> (Scene, String) {
@@ -20,6 +42,7 @@ fn scene_with_grandchildren(gateway: &Gateway) -> (Scene, String) {
         std::fs::write(scene.path(name), stubborn(name)).unwrap();
         script += &format!("{birth}\nwhile [ ! -s {name}.pid ]; do sleep 0.02; done\n");
     }
+    std::fs::write(scene.path("thread"), THREAD).unwrap();
     (scene, script)
 }
 
@@ -61,7 +84,7 @@ async fn all_are_dead_before_the_lease_ends_when_the_gateway_is_gone() {
     gateway.kill();
     let ended = running.end().await.expect_line(76, &["\"k\"", "refused"]);
     let lease_ends_at = last_lease_began_at(&gateway) + ttl;
-    for name in ["child", "session", "daemon", "command"] {
+    for name in ["child", "session", "daemon", "thread", "command"] {
         assert!(!is_alive(scene.number(&format!("{name}.pid")).await), "{name} is alive: {ended:?}");
         assert!(scene.last_beat(name) < lease_ends_at, "{name} outlived the lease");
     }

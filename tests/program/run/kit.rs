@@ -224,10 +224,13 @@ fn the_debug_form_of_an_error_is_noticed() {
     ));
 }
 
-/// Whether a process is there and can still do something.
+/// Whether a process is there and can still do something. One whose first thread has ended can, as long as it has others.
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| {
+        let threads = rest.split(' ').nth(17).and_then(|count| count.parse().ok()).unwrap_or(0);
+        threads > 1 || !rest.starts_with(['Z', 'X'])
+    })
 }
 
 /// Whether a process is stopped.
