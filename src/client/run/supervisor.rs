@@ -216,18 +216,20 @@ impl CommandSupervisor<'_> {
         was_stopped && self.state.status.is_none()
     }
 
-    /// The command was stopped: from the terminal, we stop with it, as one job does.
+    /// The command was stopped: from the terminal, we stop with it, as one job does. SIGSTOP is from the terminal if the command
+    /// is in its foreground: so stops what had to do something else first, as a `run` within this one or an interactive shell.
     fn stop_with_command(&mut self) {
-        let wants_terminal = matches!(self.state.stopped, Some(Signal::TTIN | Signal::TTOU));
-        if !self.terminal.is_there() || !(wants_terminal || self.state.stopped == Some(Signal::TSTP)) {
+        let stopped = self.state.stopped;
+        let wants_terminal = matches!(stopped, Some(Signal::TTIN | Signal::TTOU));
+        // A quick command may have read before it was lent the terminal. By now it may have it.
+        let can_have_it = self.terminal.is_ours() || self.terminal.belongs_to(self.command);
+        if !self.terminal.is_there() || !(wants_terminal || can_have_it || stopped == Some(Signal::TSTP)) {
             // It goes on when the one that stopped it says so. Meanwhile the lease is renewed.
             return;
         }
         if wants_terminal {
             self.terminal.want();
         }
-        // A quick command may have read before it was lent the terminal. By now it may have it.
-        let can_have_it = self.terminal.is_ours() || self.terminal.belongs_to(self.command);
         if !(wants_terminal && can_have_it) {
             self.terminal.take_back();
             stop_own_group();

@@ -94,8 +94,18 @@ async fn control_c_while_waiting_gives_up_the_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_z_stops_the_job_and_fg_goes_on_with_it() {
+    stops_and_goes_on("$F run --ttl 1m k --").await;
+}
+
+/// The one within has to stop its command first, and stops itself after that, by SIGSTOP.
+#[tokio::test(flavor = "multi_thread")]
+async fn control_z_stops_a_run_within_a_run_and_fg_goes_on_with_both() {
+    stops_and_goes_on("$F run --ttl 1m a -- $F run --ttl 1m b --").await;
+}
+
+async fn stops_and_goes_on(job: &str) {
     let (_gateway, scene, mut person) = at_a_shell().await;
-    person.types(&format!("$F run --ttl 1m k -- sh -c '{ECHO}'\n"));
+    person.types(&format!("{job} sh -c '{ECHO}'\n"));
     let pid = scene.number("pid").await;
     person.types("one\n");
     person.sees("read:one").await;
@@ -114,6 +124,20 @@ async fn control_z_stops_the_job_and_fg_goes_on_with_it() {
     // And the shell has its terminal back.
     person.types("echo status $?\n");
     person.sees("\nstatus 0").await;
+}
+
+/// As an interactive shell does for `suspend`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_the_foreground_that_stops_itself_gives_the_shell_its_terminal_back() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    person.types("$F run --ttl 1m k -- sh -c 'kill -STOP $$; >on; read line; echo read:$line'\n");
+    person.sees("Stopped").await;
+    person.types("echo the shell reads\n");
+    person.sees("\nthe shell reads").await;
+    person.types("fg\n");
+    eventually("the command goes on", async || scene.path("on").exists()).await;
+    person.types("one\n");
+    person.sees("read:one").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
