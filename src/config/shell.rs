@@ -22,7 +22,7 @@ Example:
   LEASE=$(fencepost acquire backup --ttl 5m) || exit
   export LEASE_TOKEN=${LEASE% *} FENCING_TOKEN=${LEASE#* }
   trap 'fencepost release backup' EXIT
-  trap 'exit 143' HUP INT TERM
+  trap 'exit 143' HUP INT TERM PIPE
   ./backup.sh \"$FENCING_TOKEN\"
 
 It prints the lease token and the fencing token in one line. With --token-file it prints the fencing token alone. Nothing

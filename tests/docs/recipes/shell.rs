@@ -217,7 +217,8 @@ async fn a_script_that_has_acquired_releases_when_it_is_ended_in_each_shell() {
     let code = scene.shell.pasted("LEASE=$(fencepost acquire");
     let code = code.replace("echo \"going on\"", ": >begun; while [ ! -e go ]; do sleep 0.02; done");
     for shell in ["bash", "sh"] {
-        for name in ["HUP", "INT", "TERM"] {
+        // The last one comes when the reader of its output has gone.
+        for name in ["HUP", "INT", "TERM", "PIPE"] {
             let child = scene.command(shell, &["-c", &code]).spawn().unwrap();
             eventually("it has renewed", async || scene.shell.path("begun").exists()).await;
             signal(child.id().unwrap(), name);
