@@ -135,15 +135,24 @@ impl Gateway {
         }
     }
 
-    /// Breaks the lock, if this grant still holds it.
+    /// Breaks the lock, if this grant still holds it. What stands in front of a gateway may answer 204 as well, so the same is asked
+    /// once more: a gateway then says, in its own words, that this grant holds the lock no longer.
     pub(crate) async fn break_grant(
         &self,
         fencing_token: u64,
         patience: Duration,
     ) -> Result<ReleaseAnswer, NoDecision> {
         let query = [("force", "true".to_owned()), ("fencing_token", fencing_token.to_string())];
-        let reply = self.call(Method::DELETE, "lock", &query, patience).await?;
-        reply.release().ok_or_else(|| reply.undecided())
+        let ask = async || self.call(Method::DELETE, "lock", &query, patience).await;
+        let reply = ask().await?;
+        let broken = reply.release().ok_or_else(|| reply.undecided())?;
+        if matches!(broken, ReleaseAnswer::Done) {
+            let again = ask().await.map_err(|trouble| Trouble { may_be_done: true, ..trouble })?;
+            if !matches!(again.release(), Some(ReleaseAnswer::NotHeld(_))) {
+                return Err(Trouble::without_answer(again.reason()).into());
+            }
+        }
+        Ok(broken)
     }
 
     /// A page of the held locks whose names begin so.

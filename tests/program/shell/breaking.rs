@@ -1,5 +1,7 @@
 //! `fencepost break` ends the grant that it has shown, and no other.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use kit::proxy::{Fate, Framing, Progress};
@@ -7,6 +9,7 @@ use kit::{Client, Proxy, fresh_token};
 
 use super::door::Door;
 use crate::run::kit::Scene;
+use crate::run::shape::Recorder;
 
 async fn number(client: &Client) -> u64 {
     client.get("/locks/k").send().await.expect(200).fencing_token()
@@ -81,6 +84,19 @@ async fn a_break_whose_answer_was_lost_is_asked_for_again_and_spares_the_next_gr
     assert!(ended.status == Some(0) && ended.stdout.starts_with("over: "), "{ended:?}");
     let next = waits.await.unwrap().expect(201).fencing_token();
     assert_eq!(number(&client).await, next);
+}
+
+/// Each `DELETE` is answered by an empty 204, as what stands in front of a gateway may do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_not_called_broken_because_something_answers_204() {
+    let held = r#"{"key":"k","fencing_token":7,"expires_at":"","expires_in_ms":30000,"waiters":0}"#;
+    let front = Recorder::telling(&[(Duration::ZERO, 200, held)]).await;
+    let mut door = Door::plain().await;
+    door.scene = Scene::at(front.url());
+    let ended = door.pipe("break k --yes --gateway-wait 0s").await;
+    assert_eq!((ended.status, ended.stdout.as_str()), (Some(69), ""), "{ended:?}");
+    let said = ["cannot break the lock", "HTTP 204", "the grant may be over all the same"];
+    assert!(said.iter().all(|words| ended.stderr.contains(words)), "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
