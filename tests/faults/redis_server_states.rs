@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -384,4 +385,23 @@ async fn a_silent_redis_leaves_no_more_in_doubt_than_are_under_way() {
     let in_none = told.iter().filter(|kind| *kind == "/problems/store-unavailable").count();
     assert_eq!(in_doubt + in_none, CONNECTIONS * PER_CONNECTION, "{told:?}");
     assert!((1..=MOST_UNDER_WAY).contains(&in_doubt), "{in_doubt} in doubt, {in_none} in none");
+}
+
+/// As of a proxy that has no server behind it and closes each connection in another way.
+#[tokio::test(flavor = "multi_thread")]
+async fn reasons_that_change_with_each_try_are_logged_once_a_second_at_most() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let gateway = Gateway::start(&["--store", &url, "--store-timeout", "100ms"]).await;
+    let started = Instant::now();
+    for number in 0..40 {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        connection.write_all(format!("-LOADING number {number}\r\n").as_bytes()).await.unwrap();
+    }
+    let told = async || {
+        gateway.log().into_iter().filter(|line| line.contains("Redis cannot be used: requests")).count()
+    };
+    eventually("it says why", async || told().await > 0).await;
+    let (told, seconds) = (told().await, started.elapsed().as_secs());
+    assert!(told as u64 <= seconds + 2, "{told} lines in {seconds} s: {:#?}", gateway.log());
 }

@@ -21,6 +21,9 @@ use crate::store::redis::pubsub::Hints;
 const RELEARN_PERIOD: Duration = Duration::from_secs(1);
 /// The pause before a server that is down is probed again: it doubles from the first to the last, with jitter.
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(50);
+/// The shortest time between two lines of the log on why a server cannot be used: two reasons may alternate with each try.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// What requests see.
 #[derive(Clone)]
 enum LinkState {
@@ -128,6 +131,7 @@ impl Task {
         let probes = Backoff::new(FIRST_PROBE_PAUSE, LONGEST_PROBE_PAUSE);
         let mut backoff = probes.clone();
         let mut failing_since = Instant::now();
+        let mut told = None;
         loop {
             match self.connector.connect().await {
                 Ok(Connected { link, primary, closed }) => {
@@ -139,13 +143,13 @@ impl Task {
                     let reason = self.watch(&link, primary.as_ref(), &closed).await;
                     tracing::warn!(address, reason, "the connection to Redis is given up");
                     self.state.send_replace(LinkState::Connecting);
-                    backoff = probes.clone();
+                    (backoff, told) = (probes.clone(), None);
                     failing_since = Instant::now();
                 }
                 Err(reason) => {
                     // A restart that is over soon costs its callers a moment, not an error.
                     if failing_since.elapsed() >= self.connector.reply_timeout {
-                        self.give_up(reason);
+                        self.give_up(reason, &mut told);
                     }
                     backoff.pause().await;
                 }
@@ -153,9 +157,10 @@ impl Task {
         }
     }
 
-    /// From now on requests fail at once, for this reason.
-    fn give_up(&self, reason: String) {
-        if !matches!(&*self.state.borrow(), LinkState::Down(known) if **known == *reason) {
+    /// From now on requests fail at once, for this reason. The log says so, unless it has just told of it or of another one.
+    fn give_up(&self, reason: String, told: &mut Option<(String, Instant)>) {
+        if told.as_ref().is_none_or(|(known, at)| *known != reason && at.elapsed() >= TOLD_AGAIN_AFTER) {
+            *told = Some((reason.clone(), Instant::now()));
             // Where there is one server only, the reason does not say where: clients that take locks need not know.
             match &self.connector.target {
                 Target::Server(client) | Target::Node(client, _) | Target::Member(client) => {
