@@ -189,6 +189,8 @@ pub struct Metrics {
     pub takes_back_pending: IntGauge,
     /// The state of each quorum member.
     pub quorum_members: States<MemberState>,
+    /// Whether no majority of the sentinels agrees, so that a failover would not be noticed.
+    pub sentinels_unheard: IntGauge,
     /// When the served certificate expires, in seconds since 1970.
     pub certificate_expires: IntGaugeVec,
     /// Whether the gateway uses its settings files as they are now.
@@ -274,6 +276,10 @@ impl Metrics {
                 "fencepost_quorum_members",
                 "The servers of the quorum: 1 for the status that each has now.",
                 ["server", "status"],
+            ),
+            sentinels_unheard: gauge(
+                "fencepost_sentinels_unheard",
+                "1 while no majority of the sentinels agrees on the primary, so that a failover would not be noticed, else 0.",
             ),
             certificate_expires: late_gauge(
                 all,

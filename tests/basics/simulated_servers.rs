@@ -152,6 +152,30 @@ async fn numbers_grow_over_a_failover_to_a_replica_that_lacks_the_last_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sentinel_that_is_named_by_two_spellings_has_one_vote() {
+    let fleet = Fleet::with_sentinels(&Clock::running(NOW_US));
+    fleet.network.add("alias", 26379, &fleet.sentinels[0]);
+    let store = |names: &str| {
+        let url = format!("redis+sentinel://{names}/primary");
+        let address = RedisAddress::parse(&url, None).unwrap().through(Arc::new(fleet.network.clone()));
+        RedisStore::start(&address, &RedisSettings::default()).unwrap()
+    };
+    number(&store("alias,sentinel1,sentinel2,sentinel3"), "most of them agree").await;
+    for sentinel in 1..3 {
+        fleet.name_primary(sentinel, 1, 1);
+    }
+    let split = store("alias,sentinel1,sentinel2");
+    // Longer than requests wait for the first connection.
+    sleep(2 * DEADLINE).await;
+    let refused = take(&split, "one against one").await;
+    assert!(
+        matches!(&refused, Err(StoreError::Unavailable(reason))
+            if reason.contains("alias:26379 and sentinel1:26379 are one sentinel: name each once")),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_command_that_strays_is_done_after_what_was_sent_later_by_another_connection() {
     let fleet = Fleet::alone(&Clock::running(NOW_US));
     let (strays, stray_for) = (Arc::new(AtomicBool::new(false)), Duration::from_millis(500));

@@ -100,7 +100,7 @@ fn each_command_that_the_simulation_knows_is_compared() {
         }
     }
     // They answer what depends on other servers.
-    let elsewhere = ["sentinel|get-master-addr-by-name", "sentinel|master"];
+    let elsewhere = ["sentinel|get-master-addr-by-name", "sentinel|master", "sentinel|myid"];
     // Each connection begins with the first; scripts call the other, by way of a clock of their own.
     let of_time = ["hello", "time"];
     for command in sim::COMMANDS {

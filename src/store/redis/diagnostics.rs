@@ -35,7 +35,7 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     if address.is_quorum() {
         rows.push(("records", format!("none: {}", quorum::KEEPS_NO_RECORDS)));
     }
-    let servers = match servers(address, settings, &mut rows, &mut diagnostics.unready).await? {
+    let servers = match servers(address, settings, &mut rows, &mut diagnostics).await? {
         Ok(servers) => servers,
         Err(reason) => {
             diagnostics.unreachable.push(reason);
@@ -95,18 +95,19 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     Ok(diagnostics)
 }
 
-/// The servers that hold locks, or why they are not known. What told so is added to what is known of the store, and
-/// to why it cannot be used now.
+/// The servers that hold locks, or why they are not known. What told so is added to what is known of the store, with what is
+/// wrong with it.
 async fn servers(
     address: &RedisAddress,
     settings: &RedisSettings,
     rows: &mut Vec<(&'static str, String)>,
-    unready: &mut Vec<String>,
+    diagnostics: &mut Diagnostics,
 ) -> Result<Result<Vec<Node>, String>, AddressError> {
     match address.layout() {
         Layout::Server | Layout::Quorum => Ok(Ok(address.nodes().to_vec())),
         Layout::Sentinel(name) => match Sentinels::new(address, name)?.find_primary().await {
-            Ok(Primary { node, epoch, is_unanimous }) => {
+            Ok(Primary { node, epoch, is_unanimous, twins }) => {
+                diagnostics.warnings.extend(twins);
                 let how_many = if is_unanimous { "all" } else { "most" };
                 rows.push((
                     "primary",
@@ -121,7 +122,7 @@ async fn servers(
             if let Ok((primaries, served)) = &primaries {
                 rows.push(("primaries", primaries.len().to_string()));
                 rows.push(("slots", format!("{served} of {SLOTS} have a server")));
-                unready.extend(slots::gap(*served));
+                diagnostics.unready.extend(slots::gap(*served));
             }
             Ok(primaries.map(|(primaries, _)| primaries))
         }

@@ -110,6 +110,7 @@ pub static COMMANDS: &[Command] = &[
     command("select", 2, "lt", Keys::None, about::select),
     command("sentinel|get-master-addr-by-name", 3, "", Keys::None, about::sentinel_address),
     command("sentinel|master", 3, "", Keys::None, about::sentinel_primary),
+    command("sentinel|myid", 2, "", Keys::None, about::sentinel_id),
     command("set", -3, "wm", Keys::One, texts::set),
     command("setrange", 4, "wm", Keys::One, texts::setrange),
     command("spublish", 3, "lt", Keys::Channels, listening::spublish),

@@ -14,17 +14,21 @@ use parking_lot::Mutex;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::store::redis::address::{AddressError, RedisAddress};
 use crate::store::redis::client::{Client, without_deadlines};
 use crate::store::redis::failure::trouble_of_sentinel;
+use crate::store::redis::health::identity::info_field;
 use crate::store::redis::node::Node;
+use crate::telemetry::metrics::metrics;
 
 /// How long one sentinel may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 /// How long the others may take once most have said the same: one that is silent must not keep all from a new primary.
 const OTHERS_ANSWER_WITHIN: Duration = Duration::from_millis(50);
+/// How long there is no majority before the log says so: a failover that is under way is soon over.
+const TOLD_AFTER: Duration = Duration::from_secs(3);
 
 /// What sentinels say, and how many of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub(crate) struct Primary {
     pub(crate) epoch: u64,
     /// Whether every sentinel says so.
     pub(crate) is_unanimous: bool,
+    /// That a sentinel is named twice, if so: it has one vote.
+    pub(crate) twins: Option<String>,
 }
 
 /// The sentinels of one primary.
@@ -43,17 +49,21 @@ pub(crate) struct Sentinels {
     members: Vec<Member>,
     /// The highest epoch that was believed.
     epoch: AtomicU64,
+    /// Since when there is no majority, and whether the log says so.
+    silence: Mutex<Option<(Instant, bool)>>,
 }
 
-/// One sentinel, and the connection to it while there is one.
+/// One sentinel, and the connection to it while there is one, with what tells it from others.
 #[derive(Clone)]
 struct Member {
     client: Client,
-    connection: Arc<Mutex<Option<MultiplexedConnection>>>,
+    connection: Arc<Mutex<Option<(MultiplexedConnection, Option<String>)>>>,
 }
 
 /// What one sentinel says: by which epoch which server is the primary.
 type Report = (u64, Node);
+/// The same, with what tells the sentinel from others.
+type Signed = (Report, Option<String>);
 
 impl Sentinels {
     /// The sentinels that the address names, and the name by which they know the primary.
@@ -63,12 +73,19 @@ impl Sentinels {
             Ok(Member { client, connection: Arc::default() })
         };
         let members = address.nodes().iter().map(member).collect::<Result<_, _>>()?;
-        Ok(Self { address: address.clone(), name: name.to_owned(), members, epoch: AtomicU64::new(0) })
+        Ok(Self {
+            address: address.clone(),
+            name: name.to_owned(),
+            members,
+            epoch: AtomicU64::new(0),
+            silence: Mutex::default(),
+        })
     }
 
     /// The primary by the word of most sentinels, or why there is none.
     pub(crate) async fn find_primary(&self) -> Result<Primary, String> {
         let primary = self.ask().await?;
+        self.tell(None);
         let followed = self.epoch.load(Ordering::Acquire);
         if primary.epoch < followed {
             if !primary.is_unanimous {
@@ -87,13 +104,33 @@ impl Sentinels {
     /// Whether the sentinels have made another server the primary since, or this one once more. Where they cannot be
     /// asked, or do not agree, they have not.
     pub(crate) async fn have_left(&self, primary: &Primary) -> bool {
-        match self.ask().await {
+        let answer = self.ask().await;
+        self.tell(answer.as_ref().err());
+        match answer {
             Ok(now) if now.epoch < primary.epoch => now.is_unanimous,
             Ok(now) => (&now.node, now.epoch) != (&primary.node, primary.epoch),
-            Err(reason) => {
-                tracing::debug!(reason, "Sentinel cannot say who is the primary");
-                false
+            Err(_) => false,
+        }
+    }
+
+    /// Tells the log once why a failover would not be noticed, and once that it would be again.
+    fn tell(&self, trouble: Option<&String>) {
+        let mut silence = self.silence.lock();
+        let Some(reason) = trouble else {
+            if let Some((_, true)) = silence.take() {
+                metrics().sentinels_unheard.set(0);
+                tracing::info!("most sentinels agree on the primary again");
             }
+            return;
+        };
+        let (since, is_told) = silence.get_or_insert((Instant::now(), false));
+        if !*is_told && since.elapsed() >= TOLD_AFTER {
+            *is_told = true;
+            metrics().sentinels_unheard.set(1);
+            tracing::warn!(
+                reason,
+                "no majority of the sentinels agrees on the primary: the connection is kept, and a failover would not be noticed"
+            );
         }
     }
 
@@ -111,16 +148,27 @@ impl Sentinels {
                     member.forget_connection();
                     Err("a sentinel does not answer".to_owned())
                 });
-                answer.map_err(|reason| (reason, member.client.address().to_string()))
+                let address = member.client.address().to_string();
+                match answer {
+                    Ok(signed) => Ok((signed, address)),
+                    Err(reason) => Err((reason, address)),
+                }
             });
         }
         let all = self.members.len();
         let (mut votes, mut reasons) = (HashMap::<Report, usize>::new(), BTreeMap::<_, BTreeSet<_>>::new());
+        let (mut heard, mut twins) = (HashMap::new(), BTreeSet::new());
         loop {
             let is_settled = votes.values().any(|votes| votes * 2 > all);
             let patience = if is_settled { OTHERS_ANSWER_WITHIN } else { Duration::MAX };
             match timeout(patience, asked.join_next()).await {
-                Ok(Some(Ok(Ok(report)))) => *votes.entry(report).or_default() += 1,
+                Ok(Some(Ok(Ok(((report, id), sentinel))))) => {
+                    let former = id.and_then(|id| heard.insert(id, sentinel.clone()));
+                    match former {
+                        None => *votes.entry(report).or_default() += 1,
+                        Some(former) => twins.extend([former, sentinel]),
+                    }
+                }
                 Ok(Some(Ok(Err((reason, sentinel))))) => {
                     reasons.entry(reason).or_default().insert(sentinel);
                 }
@@ -130,20 +178,27 @@ impl Sentinels {
         }
         // Each goes on until it is answered or has left its connection.
         asked.detach_all();
+        let twins = (!twins.is_empty()).then(|| {
+            format!(
+                "{} are one sentinel: name each once",
+                twins.into_iter().collect::<Vec<_>>().join(" and ")
+            )
+        });
         let named: usize = votes.values().sum();
         match votes.into_iter().max_by_key(|(_, votes)| *votes) {
             Some(((epoch, node), votes)) if votes * 2 > all => {
-                Ok(Primary { node, epoch, is_unanimous: votes == all })
+                Ok(Primary { node, epoch, is_unanimous: votes == all, twins })
             }
             Some(_) if named * 2 > all => {
-                Err(format!("the sentinels do not agree on the primary of the name {:?}", self.name))
+                let why = twins.map(|twins| format!(": {twins}")).unwrap_or_default();
+                Err(format!("the sentinels do not agree on the primary of the name {:?}{why}", self.name))
             }
             _ => {
                 // One that refuses to say it has answered, too.
                 let reasons = reasons.into_iter().map(|(reason, sentinels)| {
                     format!("{reason} ({})", sentinels.into_iter().collect::<Vec<_>>().join(", "))
                 });
-                let reasons = reasons.collect::<Vec<_>>().join("; ");
+                let reasons = reasons.chain(twins).collect::<Vec<_>>().join("; ");
                 Err(format!(
                     "only {named} of {all} sentinels named a primary, which is no majority: {reasons}"
                 ))
@@ -153,7 +208,7 @@ impl Sentinels {
 }
 
 impl Member {
-    async fn ask(&self, name: &str) -> Result<Report, String> {
+    async fn ask(&self, name: &str) -> Result<Signed, String> {
         let answer = self.try_to_ask(name).await;
         if answer.is_err() {
             self.forget_connection();
@@ -163,13 +218,14 @@ impl Member {
 
     /// Asks for the epoch first. Then a failover between the two answers shows a new address under the old epoch. An
     /// old address under the new epoch would let a deposed primary begin a new run of numbers.
-    async fn try_to_ask(&self, name: &str) -> RedisResult<Result<Report, String>> {
+    async fn try_to_ask(&self, name: &str) -> RedisResult<Result<Signed, String>> {
         let known = self.connection.lock().clone();
-        let mut connection = match known {
-            Some(connection) => connection,
+        let (mut connection, id) = match known {
+            Some(known) => known,
             None => {
-                let connection = self.client.connect(without_deadlines()).await?;
-                self.connection.lock().insert(connection).clone()
+                let mut connection = self.client.connect(without_deadlines()).await?;
+                let id = id_of(&mut connection).await;
+                self.connection.lock().insert((connection, id)).clone()
             }
         };
         let (state, address): (HashMap<String, String>, Option<(String, u16)>) = redis::pipe()
@@ -183,7 +239,7 @@ impl Member {
             .await?;
         let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok());
         Ok(match (epoch, address) {
-            (Some(epoch), Some((host, port))) => Ok((epoch, Node { host, port })),
+            (Some(epoch), Some((host, port))) => Ok(((epoch, Node { host, port }), id)),
             _ => Err(format!("a sentinel knows no primary of the name {name:?}")),
         })
     }
@@ -192,4 +248,13 @@ impl Member {
     fn forget_connection(&self) {
         *self.connection.lock() = None;
     }
+}
+
+/// What tells a sentinel from others, however its address is spelled; nothing where its user may ask for neither.
+async fn id_of(connection: &mut MultiplexedConnection) -> Option<String> {
+    if let Ok(id) = redis::cmd("SENTINEL").arg("MYID").query_async(connection).await {
+        return Some(id);
+    }
+    let info: String = redis::cmd("INFO").arg("server").query_async(connection).await.ok()?;
+    info_field(&info, "run_id").map(str::to_owned)
 }

@@ -137,6 +137,9 @@ impl Task {
                 Ok(Connected { link, primary, closed }) => {
                     let address = self.connector.monitor.address();
                     tracing::info!(address, incarnation = link.incarnation, "connected to Redis");
+                    if let Some(reason) = primary.as_ref().and_then(|primary| primary.twins.as_deref()) {
+                        tracing::warn!(reason, "a sentinel has one vote, however often it is named");
+                    }
                     let link = Arc::new(link);
                     self.state.send_replace(LinkState::Up(link.clone()));
                     self.connector.hints.peer_channels.is_up(link.listener.connection.clone()).await;

@@ -219,3 +219,7 @@ pub(super) fn sentinel_address(state: &mut State, call: &Call) -> Reply {
         None => Reply::Nil,
     }
 }
+
+pub(super) fn sentinel_id(state: &mut State, _: &Call) -> Reply {
+    Reply::bulk(&*state.identity.run_id)
+}
