@@ -53,13 +53,15 @@ pub(crate) struct Sentinels {
     silence: Mutex<Option<(Instant, bool)>>,
 }
 
-/// One sentinel, and the connection to it while there is one, with what tells it from others.
+/// One sentinel, and the connection to it while there is one.
 #[derive(Clone)]
 struct Member {
     client: Client,
-    connection: Arc<Mutex<Option<(MultiplexedConnection, Option<String>)>>>,
+    connection: Arc<Mutex<Option<Identified>>>,
 }
 
+/// A connection to a sentinel, with what tells that one from others.
+type Identified = (MultiplexedConnection, Option<String>);
 /// What one sentinel says: by which epoch which server is the primary.
 type Report = (u64, Node);
 /// The same, with what tells the sentinel from others.
