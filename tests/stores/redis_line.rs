@@ -215,6 +215,44 @@ async fn every_key_of_a_line_has_a_ttl() {
     all_have(7).await;
 }
 
+/// What a poll lengthens alone would outlive the tickets.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keys_of_a_line_live_equally_long() {
+    let (redis, store, _) = held().await;
+    let [first, left, last] = [0; 3].map(|_| (token(), Attempt::generate()));
+    for (waiter, attempt) in [first, left] {
+        in_line(ask(&store, waiter, attempt, join()).await);
+    }
+    let ends = Ask::LastPoll(TicketAfter::Kept);
+    assert!(matches!(ask(&store, left.0, left.1, ends).await, Answer::Refused(_)));
+    let keys = ["seats", "line", "away"].map(|kind| format!("fencepost:{{0}}:{kind}:k"));
+    for key in &keys {
+        let _: () = redis.command(&["PEXPIRE", key, "60000"]).await;
+    }
+    let are_lengthened = async || {
+        let mut longer = Vec::new();
+        for key in &keys {
+            longer.push(redis.command::<i64>(&["PTTL", key]).await > 60_000);
+        }
+        longer
+    };
+    in_line(ask(&store, first.0, first.1, Ask::Poll).await);
+    assert_eq!(are_lengthened().await, [false; 3]);
+    in_line(ask(&store, last.0, last.1, join()).await);
+    assert_eq!(are_lengthened().await, [true; 3]);
+}
+
+/// What is left of it counts for nothing: neither for its limit nor as somebody who is ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_whose_tickets_were_lost_begins_anew() {
+    let (redis, store, _) = held().await;
+    for _ in 0..LINE.max_waiters_per_key {
+        in_line(ask(&store, token(), Attempt::generate(), join()).await);
+    }
+    let _: () = redis.command(&["DEL", "fencepost:{0}:seats:k"]).await;
+    assert!(in_line(ask(&store, token(), Attempt::generate(), join()).await).is_first);
+}
+
 /// The clock of the server was set back: what it said before is no sign of life.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_that_is_yet_to_come_counts_for_nothing() {

@@ -236,6 +236,59 @@ async fn a_line_full_of_the_dead_lets_the_living_in_while_all_slots_are_held() {
     kit::eventually("there is a place", async || newcomer().await.status == 423).await;
 }
 
+/// S7, W5. As where a gateway dies, and its tickets outlive what is known of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_in_the_line_without_a_ticket_keeps_no_other_waiting() {
+    let (stage, client) = stage().await;
+    let redis = stage.redis.as_ref().unwrap();
+    let first = take(&client, "slots=2&ttl=1m").await;
+    take(&client, "slots=2&ttl=1m").await;
+    let waiting = client.put("/locks/k?slots=2&wait=20s").within(Duration::from_secs(30)).send();
+    let waiting = tokio::spawn(waiting);
+    kit::eventually("it waits", async || client.get("/locks/k").send().await.json()["waiters"] == 1).await;
+    let _: () = redis.command(&["ZADD", &name("line"), "1", &"0".repeat(64)]).await;
+    client.delete("/locks/k").token(&first).send().await.expect(204);
+    waiting.await.unwrap().expect(201);
+    assert_eq!(client.get("/locks/k").send().await.json()["waiters"], 0);
+}
+
+/// The first is a writer whose wait is over, and the last comes after the loss.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_key_of_a_line_may_be_lost() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    let heals = async |kind: &str, slots: u64| {
+        let key = format!("{kind}-{slots}");
+        let put = |query: &str| {
+            let call = client.put(&format!("/locks/{key}?{query}")).token(&fresh_token());
+            tokio::spawn(call.within(Duration::from_secs(60)).send())
+        };
+        let of_lock = |kind: &str| format!("fencepost:{{0}}:{kind}:{key}");
+        let tickets = async || redis.command::<u64>(&["HLEN", &of_lock("seats")]).await;
+        let mut holder = String::new();
+        for _ in 0..slots {
+            holder = put(&format!("slots={slots}&ttl=1m")).await.unwrap().expect(201).token();
+        }
+        put("wait=1ms").await.unwrap().expect_problem(423, "lock-held");
+        let wait = format!("slots={slots}&ttl=1s&wait=50s");
+        let before = put(&wait);
+        kit::eventually("it waits", async || tickets().await == 2).await;
+        let is_of_all = matches!(kind, "due" | "gates");
+        let lost = if is_of_all { format!("fencepost:{{0}}:{kind}") } else { of_lock(kind) };
+        let _: () = redis.command(&["DEL", &lost]).await;
+        let there = tickets().await;
+        let after = put(&wait);
+        kit::eventually("it waits, too", async || tickets().await > there).await;
+        client.delete(&format!("/locks/{key}")).token(&holder).send().await.expect(204);
+        for waiting in [before, after] {
+            waiting.await.unwrap().expect(201);
+        }
+    };
+    let kinds = ["seats", "line", "away", "due", "gates"];
+    join_all(kinds.iter().flat_map(|kind| [heals(kind, 1), heals(kind, 2)])).await;
+}
+
 /// S7. When a writer leaves, all readers go in: through two gateways, by more offers than there are at a time.
 async fn readers_go_in(readers: usize, within: Duration) {
     let redis = RedisServer::start().await;

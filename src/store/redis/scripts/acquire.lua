@@ -193,7 +193,7 @@ local is_in_queue = ticket and redis.call('ZSCORE', KEYS[3], TOKEN)
 local is_taken_over = ticket and not has_ticket and ticket.gateway ~= queue.NOBODY and is_in_queue
 
 if joins and (MODE == 'join' or not is_taken_over) then
-  local function is_full() return redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[10]) end
+  local function is_full() return has_queue and redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[10]) end
   if not ticket and ARGV[12] == '' and is_full() then
     if has_room then
       hand_off()
@@ -208,6 +208,8 @@ if joins and (MODE == 'join' or not is_taken_over) then
   local place = queue.place_for(ticket, tonumber(ARGV[12]))
   ticket = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former, slots = SLOTS }
   queue.write_ticket(TOKEN, ticket)
+  -- What is left of a wait queue whose tickets were lost is none.
+  if not has_queue then redis.call('DEL', KEYS[3], KEYS[4]) end
   has_queue, has_ticket, is_taken_over = true, true, false
 end
 

@@ -36,7 +36,7 @@ local function open_queue(pool)
   local MOST_AT_ONCE = 200
   local NOBODY = '-'
 
-  -- Every key of a wait queue has a TTL. It is lengthened and never shortened.
+  -- Each key has a TTL. It is lengthened and never shortened.
   local function keep(key)
     if redis.call('PTTL', key) < QUEUE_LIFE_MS then redis.call('PEXPIRE', key, QUEUE_LIFE_MS) end
   end
@@ -71,14 +71,16 @@ local function open_queue(pool)
     if differs or slots > 1 then text = text .. ' *' .. whole(slots) end
     if differs then text = text .. ' *' .. whole(former.slots) end
     redis.call('HSET', TICKETS, token, whole(ticket.place) .. ' ' .. ticket.gateway .. ' ' .. ticket.attempt .. text)
-    keep(TICKETS)
+    -- These three live equally long: a token must not stand in the line without its ticket.
+    if redis.call('PTTL', TICKETS) >= QUEUE_LIFE_MS then return end
+    for _, key in ipairs({ TICKETS, QUEUE, AWAY }) do redis.call('PEXPIRE', key, QUEUE_LIFE_MS) end
   end
 
   -- ZREM comes first for a server that is out of memory: it then allows the rest to a script that has written already.
   local function stand_in_queue(token, place)
     redis.call('ZREM', AWAY, token)
     redis.call('ZADD', QUEUE, whole(place), token)
-    keep(QUEUE)
+    if redis.call('PTTL', QUEUE) < 0 then redis.call('PEXPIRE', QUEUE, QUEUE_LIFE_MS) end
   end
 
   -- The ticket of a token whose client is away: kept for the life of a ticket, in the wait queue or aside.
@@ -119,7 +121,8 @@ local function open_queue(pool)
     if #tokens == 0 then return tokens, {}, {}, #all end
     local tickets, gateways, is_heard = redis.call('HMGET', TICKETS, unpack(tokens)), {}, {}
     for i = 1, #tokens do
-      tickets[i] = read_ticket(tickets[i]) or { place = 0, gateway = NOBODY, attempt = NOBODY, slots = 1 }
+      -- A ticket that was lost is of no gateway that could be heard: the token steps aside.
+      tickets[i] = read_ticket(tickets[i]) or { gateway = 'none', attempt = NOBODY, slots = 1 }
       gateways[i] = tickets[i].gateway
     end
     for i, heartbeat in ipairs(redis.call('ZMSCORE', PRESENCE, unpack(gateways))) do
@@ -236,6 +239,11 @@ local function open_queue(pool)
           local n = #aside + 1
           aside[n], their_tickets[n], are_heard[n] = token, ticket, is_heard[i]
         elseif pool and not pool.admits(slots) then
+          -- A left ticket ends, also where `away` was lost.
+          if ticket.gateway == NOBODY then
+            redis.call('ZADD', AWAY, 'NX', NOW_MS + TICKET_MS, token)
+            keep(AWAY)
+          end
           is_over = true
         elseif token == taker then
           is_taken, is_over = true, true
