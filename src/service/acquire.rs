@@ -249,7 +249,7 @@ impl LockService {
             }
             Acquired::TakenOver => {
                 guard.disarm();
-                let reason = "a later request of the same token holds the lock for its connection";
+                let reason = "a later request of the same token was granted the lock";
                 Err(StoreError::Unknown(reason.to_owned()))
             }
             Acquired::NotTaken(why) => {

@@ -131,6 +131,28 @@ async fn the_same_request_at_another_gateway_takes_over() {
     second.await.unwrap().expect(201);
 }
 
+/// It is not said to be held by a connection: no request here holds by one.
+#[tokio::test(flavor = "multi_thread")]
+async fn whose_later_request_is_granted_the_lock_is_told_so() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    let (token, other) = (fresh_token(), client.put("/locks/b?ttl=1m").send().await.expect(201));
+    let first = waits_for_the_second(&client, "ttl=30s", &token).await;
+    let call = client.put("/lock?key=b&key=c&ttl=30s&wait=20s").token(&token);
+    let second = tokio::spawn(async move { call.send().await });
+    eventually("it waits as well", async || {
+        let seats: Vec<String> = redis.command(&["HVALS", "fencepost:{0}:seats:b"]).await;
+        seats.iter().any(|ticket| ticket.split(' ').count() > 3)
+    })
+    .await;
+    client.delete("/locks/b").token(&other.token()).send().await.expect(204);
+    second.await.unwrap().expect(201);
+    let told = first.await.unwrap().expect_problem(503, "outcome-unknown").json();
+    let detail = told["detail"].as_str().unwrap();
+    assert!(detail.contains("a later request of the same token was granted the lock"), "{detail}");
+}
+
 /// The next event of a stream of lines that is no heartbeat; `None` at its end.
 async fn next(body: &mut hyper::body::Incoming) -> Option<Value> {
     loop {
