@@ -88,7 +88,7 @@ pub(super) fn not_taken(token: &LeaseToken, why: NotAcquired) -> Problem {
         NotAcquired::NotShared(why) => Problem::new(ProblemType::ModeNotAvailable, why),
         NotAcquired::TooManyWaiters => too_many_waiters(),
         NotAcquired::TooManyLocks => {
-            let detail = "this API key holds too many locks at this gateway: release one first";
+            let detail = "this API key holds or is taking too many locks at this gateway: release one first, or send fewer requests at once";
             Problem::new(ProblemType::TooManyLocks, detail)
         }
         NotAcquired::ShuttingDown => Problem::new(
