@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kit::gateway::run;
+use kit::quorum::{Quorum, RECORD, is_ready};
 use kit::sentinels::SentinelOptions;
 use kit::{
     Client, Gateway, RedisCluster, RedisServer, SentinelSetup, Stage, eventually, fresh_token, server_port,
@@ -65,6 +66,48 @@ async fn two_reasons_are_said_in_one_line() {
     let _: () = redis.command(&["ACL", "SETUSER", "default", "-zadd"]).await;
     let said = refused(&["--store", redis.url()]);
     assert!(said.contains("allkeys-lru") && said.contains("lacks permissions: zadd"), "{said}");
+}
+
+/// Both would grant the same locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_a_quorum_is_refused_under_the_same_prefix_until_its_record_is_deleted() {
+    const TOLD: &str = "it holds, or held, locks of a gateway with redis:// under this prefix";
+    let quorum = Quorum::start(3).await;
+    let (server, store) = (&quorum.nodes[0], quorum.url());
+    let alone = Gateway::start(&["--store", server.url()]).await;
+    let client = Client::new(alone.address);
+    client.put("/locks/pay").send().await.expect(201);
+    let check = |store: &str| {
+        let output = run(&["check", "--store", store]);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, page) = check(&store);
+    assert!(code == Some(0) && page.matches(TOLD).count() == 1, "{page}");
+
+    let gateway = quorum.gateway(&[]).await;
+    is_ready(&Client::new(gateway.address)).await;
+    says(&gateway, TOLD).await;
+    let (code, page) = check(&store);
+    assert!(code == Some(0) && !page.contains(TOLD), "it is of the quorum from now on: {page}");
+    eventually("it is noticed", async || client.get("/readyz").send().await.status == 503).await;
+    let answer = client.put("/locks/other").send().await.expect_problem(503, "store-unavailable");
+    assert!(answer.json()["detail"].as_str().unwrap().contains("it is part of a quorum"), "{answer:?}");
+    let way_out = format!(
+        "or another --redis-prefix than fencepost. Where that quorum is given up, stop its gateways, and delete the key {RECORD}"
+    );
+    let (said, (code, page)) = (refused(&["--store", server.url()]), check(server.url()));
+    assert!(said.contains(&way_out) && !said.contains("--redis-accept"), "{said}");
+    assert!(code == Some(1) && page.contains("refused: it is part of a quorum"), "{page}");
+    for prefix in ["fence", "fencepost:own"] {
+        let other = Gateway::start(&["--store", server.url(), "--redis-prefix", prefix]).await;
+        Client::new(other.address).put("/locks/pay").send().await.expect(201);
+    }
+
+    drop(gateway);
+    let _: i64 = server.command(&["DEL", RECORD]).await;
+    is_ready(&client).await;
+    client.put("/locks/other").send().await.expect(201);
+    assert_eq!(check(server.url()).0, Some(0));
 }
 
 /// What is held stays in the hands of its holders, and nobody new gets anything.

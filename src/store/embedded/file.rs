@@ -289,10 +289,13 @@ fn create(path: &Path) -> Result<(), DatabaseError> {
     Ok(())
 }
 
+pub(super) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Sees to it that the name of a new file survives a power cut as its content does.
 pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all());
+    let synced = File::open(directory_of(path)).and_then(|directory| directory.sync_all());
     match synced {
         Ok(()) => Ok(()),
         // Some file systems cannot do this, and most do not need it; and some directories may not be read.

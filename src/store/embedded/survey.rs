@@ -9,11 +9,11 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 use redb::{Builder, DatabaseError, StorageBackend};
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, access, statfs, statvfs};
 use rustix::process::geteuid;
 
 use super::disk::{OTHERS, PRIVATE, Scratch, lock, place_of};
-use super::file::{AnyError, Head, PAGE_CACHE_BYTES, open_error, unfinished};
+use super::file::{AnyError, Head, PAGE_CACHE_BYTES, directory_of, open_error, unfinished};
 use super::life::judge_clock;
 use super::{OpenError, UnusableFile, work_rows};
 use crate::clock::SystemClock;
@@ -21,9 +21,17 @@ use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus, promises};
 
 const IN_USE: &str = "in use by another process";
 /// What is said of a file that is [`LeftAs::OpenWithoutNewest`].
-const WITHOUT_NEWEST: &str = "the newest commit in the file cannot be read, so the one before it is used. A crash or a power cut while it was \
-     written does this, and then nothing that was answered is lost. If the disk has damaged it, locks and results of the \
+const WITHOUT_NEWEST: &str = "the newest commit in the file cannot be read, so the one before it is used. A crash, a power cut or a full disk while \
+     it was written does this, and then nothing that was answered is lost. If the disk has damaged it, locks and results of the \
      last moments may be missing: stop the gateway for the longest ttl, or stop the holders. Work may be done again";
+
+/// What is said of a file that lies in memory.
+const IN_MEMORY: &str = "the file lies in memory (tmpfs or ramfs) and not on a disk: once that is unmounted, at the latest when the machine \
+     restarts, all locks are free, and work may be done again";
+/// Those file systems, by what Linux calls them in `statfs`.
+const THEIR_MAGIC: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+/// A new file takes less, and so does what a start writes.
+const ROOM_BYTES: u64 = 64 * 1024;
 
 /// Of what makes the database panic.
 const UNREADABLE: &str = "it cannot be read";
@@ -44,6 +52,14 @@ const ALL_FLAGS: u8 = 7;
 pub fn survey(path: &Path) -> Diagnostics {
     let mut rows = vec![("store", format!("embedded, in the file {}", path.display()))];
     let mut survey = Diagnostics::default();
+    let place = if path.exists() { path } else { directory_of(path) };
+    let is_in_memory = is_in_memory(place);
+    if is_in_memory {
+        survey.warnings.push(IN_MEMORY.to_owned());
+    }
+    if lacks_room(place) {
+        survey.unready.push("the disk is full: a start, or the next change, may find no room".to_owned());
+    }
     match look(path) {
         Ok((state, mode, left)) => {
             if left == Some(LeftAs::OpenWithoutNewest) {
@@ -68,11 +84,18 @@ pub fn survey(path: &Path) -> Diagnostics {
         }
         Err(reason) => survey.refusals.push(reason),
     }
-    rows.push(("persistence", "each grant is on disk before it is answered".to_owned()));
+    let mut statuses = [const { PromiseStatus::Holds }; 5];
+    let persistence = if is_in_memory {
+        statuses[2] = PromiseStatus::unless(&["the machine restarts (it forgets all locks)"]);
+        "none over a restart of the machine: the file lies in memory"
+    } else {
+        "each grant is on disk before it is answered"
+    };
+    rows.push(("persistence", persistence.to_owned()));
     rows.push(("gateways", "one at a time".to_owned()));
     survey.blocks.push(Block(rows));
     if survey.refusals.is_empty() {
-        survey.promises = promises([const { PromiseStatus::Holds }; 5]);
+        survey.promises = promises(statuses);
     }
     survey
 }
@@ -94,12 +117,27 @@ pub fn survey_memory() -> Diagnostics {
     }
 }
 
-/// Looks at the file at `path` before it is opened, and says in the log if not all of it is there.
+/// Looks at the file at `path` before it is opened, and says in the log if not all of it is there, or will be.
 pub(super) fn look_before_opening(path: &Path) -> Result<(), OpenError> {
+    if is_in_memory(path) {
+        tracing::warn!(file = %path.display(), "{IN_MEMORY}");
+    }
     if left_as(path)? == LeftAs::OpenWithoutNewest {
         tracing::warn!(file = %path.display(), "{WITHOUT_NEWEST}");
     }
     Ok(())
+}
+
+fn is_in_memory(place: &Path) -> bool {
+    statfs(place).is_ok_and(|about| THEIR_MAGIC.contains(&(about.f_type as u32)))
+}
+
+/// Of the blocks that are free, some may be kept for root. Some file systems do not say how many they have.
+fn lacks_room(place: &Path) -> bool {
+    statvfs(place).is_ok_and(|about| {
+        let free = if geteuid().is_root() { about.f_bfree } else { about.f_bavail };
+        about.f_blocks > 0 && free.saturating_mul(about.f_frsize) < ROOM_BYTES
+    })
 }
 
 /// How the last process left a file.
@@ -243,14 +281,13 @@ fn look(path: &Path) -> Result<(String, u32, Option<LeftAs>), String> {
 /// The start makes a file of another name first, which an earlier one may have left.
 fn will_be_made(path: &Path) -> Result<String, String> {
     let unfinished = unfinished(path);
-    let directory = unfinished.parent().filter(|parent| !parent.as_os_str().is_empty());
     match unfinished.symlink_metadata() {
         Ok(about) if about.is_file() && about.uid() == geteuid().as_raw() => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Ok(_) => return Err(format!("{} is in the way", unfinished.display())),
         Err(error) => return Err(format!("{} cannot be made: {error}", path.display())),
     }
-    match access(directory.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK) {
+    match access(directory_of(&unfinished), Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) => Ok("there is none yet; a gateway makes it".to_owned()),
         Err(error) => Err(format!("{} cannot be made: {}", unfinished.display(), io::Error::from(error))),
     }

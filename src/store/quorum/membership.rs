@@ -51,7 +51,7 @@ pub(super) struct Membership {
     pub(super) members: Vec<Arc<Member>>,
     pub(super) list: ServerList,
     /// How long a lease can last, the attempt that takes it included: by this gateway, or by any record that it has seen.
-    longest_ms: AtomicU64,
+    pub(super) longest_ms: AtomicU64,
     /// Whether the operator accepts that servers evict locks.
     accepts_eviction: bool,
     /// By which a gateway knows how much time goes by.
@@ -302,7 +302,7 @@ impl Membership {
             .map(|shown_us| ServerClock::between(asked_at, shown_us, self.clock.boot()));
         let read = MemberStatus::read(&reply, &link.incarnation, before.as_ref().ok());
         if let Some(status) = &read {
-            self.longest_ms.fetch_max(status.longest_ms, Ordering::Relaxed);
+            self.learn_longest(&member.name, status.longest_ms);
         }
         let status = match read {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),

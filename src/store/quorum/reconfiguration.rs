@@ -83,6 +83,20 @@ impl Membership {
         }
     }
 
+    /// Notes how long a lease can last by the record of a server, where that is longer than is known so far.
+    pub(super) fn learn_longest(&self, server: &str, longest_ms: u64) {
+        let known_ms = self.longest_ms.fetch_max(longest_ms, Ordering::Relaxed);
+        if longest_ms > known_ms {
+            let [longest, known] = [longest_ms, known_ms]
+                .map(|ms| humantime::format_duration(Duration::from_millis(ms)).to_string());
+            tracing::warn!(
+                server,
+                "quarantines of this quorum now last {longest} and not {known}: by the server's record, some gateway has, or had, a \
+                 longer --max-ttl, --mark-ttl or --store-timeout than this one"
+            );
+        }
+    }
+
     /// Starts a quorum of servers that have never been part of one. It takes two steps, so that a server that forgets
     /// in between is noticed: it has no quarantine that could be ended.
     async fn found(&self, statuses: &Statuses) -> bool {

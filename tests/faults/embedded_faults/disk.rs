@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
+use kit::gateway::run;
 use kit::metrics::Scrape;
 use kit::{Answer, Client, Gateway, eventually, fresh_token};
 
@@ -45,6 +46,15 @@ impl SmallDisk {
 
     async fn gateway(&self) -> Gateway {
         self.try_gateway().await.unwrap_or_else(|said| panic!("it ended: {said:#?}"))
+    }
+
+    /// Whether `check` says that the disk is full, and that the store cannot be used for that.
+    fn is_full_by_check(&self) -> bool {
+        let output = run(&["check", "--store", &format!("file:{}", self.root.join("locks.redb").display())]);
+        let page = String::from_utf8(output.stdout).unwrap();
+        let is_told = page.contains("cannot be used now: the disk is full: a start, or the next change, may");
+        assert_eq!(is_told, output.status.code() == Some(1), "{page}");
+        is_told
     }
 
     fn filler(&self) -> PathBuf {
@@ -339,7 +349,9 @@ async fn a_start_on_a_full_disk_works_or_says_why_and_harms_nothing() {
     // No store yet, and no room for one.
     disk.fill_but(0);
     ended_for_want_of_room(disk.try_gateway().await);
+    assert!(disk.is_full_by_check());
     disk.make_room();
+    assert!(!disk.is_full_by_check());
     let mut gateway = disk.gateway().await;
     let mut held = Vec::new();
     for pages in 0..8 {
@@ -349,12 +361,34 @@ async fn a_start_on_a_full_disk_works_or_says_why_and_harms_nothing() {
         gateway.kill();
         match disk.try_gateway().await {
             Ok(started) => all_are_held(&Client::new(started.address), &held).await,
-            ended => ended_for_want_of_room(ended),
+            ended => {
+                ended_for_want_of_room(ended);
+                assert!(disk.is_full_by_check());
+            }
         }
         disk.make_room();
+        assert!(!disk.is_full_by_check());
         gateway = disk.gateway().await;
         all_are_held(&Client::new(gateway.address), &held).await;
     }
+}
+
+/// It is on no disk that the machine keeps over a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_lies_in_memory_is_warned_of_at_the_start_and_in_check() {
+    let disk = SmallDisk::new();
+    let warns = |line: &str| line.contains("WARN") && line.contains("the file lies in memory");
+    let store = format!("file:{}", disk.root.join("locks.redb").display());
+    let check = || {
+        let page = String::from_utf8(run(&["check", "--store", &store]).stdout).unwrap();
+        assert!(page.contains("warning: the file lies in memory"), "{page}");
+        assert!(page.contains("holds, unless the machine restarts (it forgets all locks)"), "{page}");
+        assert!(page.ends_with("It can be used.\n") && !page.contains("is on disk before"), "{page}");
+    };
+    // Of a file that is yet to be made, and of one that is there.
+    check();
+    disk.gateway().await.logs("it is said at the start", warns).await;
+    check();
 }
 
 /// A look needs no room, but it needs the file: who moves it to a larger disk starts another gateway there.

@@ -433,6 +433,20 @@ async fn a_quarantine_is_as_long_as_the_longest_lease_that_any_record_has_told_o
     );
 }
 
+/// One start with a longer lease lengthens the quarantines of all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_says_that_another_one_has_made_quarantines_longer() {
+    let quorum = Quorum::start(3).await;
+    let short = ready(quorum.gateway(&BRIEF).await).await;
+    let _long = ready(quorum.gateway(&["--max-ttl", "1h"]).await).await;
+    let says = |line: &str| {
+        line.contains("\"WARN\"")
+            && line.contains("quarantines of this quorum now last 1h")
+            && line.contains("--max-ttl")
+    };
+    short.logs("why they last longer", says).await;
+}
+
 /// It is of another list with the same epoch, and would wait forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_a_gateway_never_takes_in_is_not_shown_in_quarantine() {

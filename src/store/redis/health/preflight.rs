@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use super::identity::IS_REPLICA;
 use super::loading::Loading;
 use super::permissions::{Permissions, refusal_of_writes};
-use super::profile::{Config, Profile, Version};
+use super::profile::{Config, OtherStore, Profile, Version};
 use super::room::{NoRecords, RoomState};
 use crate::store::StoreError;
 use crate::store::redis::address::{Layout, RedisAddress};
@@ -23,14 +23,16 @@ const OLDEST_VERSION: Version = Version(6, 2);
 /// Why a server is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerRefusal {
-    pub(crate) risk: Risk,
+    /// By which it is used all the same, if it can be.
+    pub(crate) risk: Option<Risk>,
     pub(crate) reason: String,
 }
 
 /// With the setting that overrides it.
 impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (--redis-accept {} uses it all the same)", self.reason, self.risk.name())
+        f.write_str(&self.reason)?;
+        self.risk.map_or(Ok(()), |risk| write!(f, " (--redis-accept {} uses it all the same)", risk.name()))
     }
 }
 
@@ -163,6 +165,10 @@ impl Preflight {
         // Else the server would keep a record of it, as of an attack.
         if permissions.lacking.is_empty() {
             profile.refused_write = refusal_of_writes(connection, &self.keys).await?;
+            // On a node of a cluster, the keys of one store are on several.
+            if !profile.is_cluster_node {
+                profile.other_store = OtherStore::ask(connection, &self.keys, self.is_for_quorum()).await?;
+            }
         }
         profile.is_past_numbers &= !self.is_for_quorum();
         Ok((profile, permissions))
@@ -172,9 +178,9 @@ impl Preflight {
         let found = self.find(&profile, &permissions);
         let is_accepted = |risk| self.accepted.contains(&risk);
         let (accepted, refusals): (Vec<_>, _) =
-            found.into_iter().partition(|refusal| is_accepted(refusal.risk));
-        let accepted = accepted.into_iter().map(|ServerRefusal { risk, reason }| {
-            format!("accepted by --redis-accept {}: {reason}", risk.name())
+            found.into_iter().partition(|refusal| refusal.risk.is_some_and(is_accepted));
+        let accepted = accepted.into_iter().filter_map(|ServerRefusal { risk, reason }| {
+            Some(format!("accepted by --redis-accept {}: {reason}", risk?.name()))
         });
         let warnings = accepted.chain(self.warnings(&profile, &permissions, &config)).collect();
         let accepts_replica = self.is_named() && is_accepted(Risk::Replica);
@@ -210,23 +216,31 @@ impl Preflight {
         let mut find = |risk, reason| found.push(ServerRefusal { risk, reason });
         // Otherwise the gateway was sent there, and no person has chosen it.
         if !profile.identity.is_primary && self.is_named() {
-            find(Risk::Replica, IS_REPLICA.to_owned());
+            find(Some(Risk::Replica), IS_REPLICA.to_owned());
         }
         if profile.evicts() {
             let policy = &profile.eviction_policy;
             let reason = format!(
                 "Redis may evict held locks: its maxmemory-policy is {policy}, and must be noeviction"
             );
-            find(Risk::Eviction, reason);
+            find(Some(Risk::Eviction), reason);
         }
         if profile.version.is_some_and(|version| version < OLDEST_VERSION) {
             let reason =
                 format!("{} is older than {OLDEST_VERSION}, which the scripts need", profile.product);
-            find(Risk::OldServer, reason);
+            find(Some(Risk::OldServer), reason);
         }
         if !permissions.lacking.is_empty() {
             let reason = format!("the Redis user lacks permissions: {}", permissions.lacking.join(", "));
-            find(Risk::MissingPermission, reason);
+            find(Some(Risk::MissingPermission), reason);
+        }
+        if let Some(OtherStore::Quorum(members)) = &profile.other_store {
+            let (prefix, record) = (self.keys.prefix(), self.keys.record());
+            let reason = format!(
+                "it is part of a quorum, which grants the same locks ({members}): use that, or another --redis-prefix than \
+                 {prefix}. Where that quorum is given up, stop its gateways, and delete the key {record}"
+            );
+            find(None, reason);
         }
         found
     }
@@ -276,6 +290,18 @@ impl Preflight {
         if self.is_named() && profile.is_cluster_node {
             warn("this server is a node of a cluster: write redis+cluster://");
         }
+        match &profile.other_store {
+            Some(OtherStore::Single) => warn(
+                "it holds, or held, locks of a gateway with redis:// under this prefix. One that still runs would grant the same \
+                 locks as the quorum, for a second at least: stop it, and wait for the longest ttl",
+            ),
+            Some(OtherStore::Unknown) => warn(&format!(
+                "whether it is part of a quorum, which would grant the same locks, is not known, since the Redis user may not \
+                 read the key {}",
+                self.keys.record()
+            )),
+            Some(OtherStore::Quorum(_)) | None => {}
+        }
         if !permissions.has_peer_channels {
             warn(
                 "the Redis user may not use the channels by which gateways tell each other what happens: clients cannot \
@@ -298,103 +324,4 @@ impl Preflight {
 }
 
 #[cfg(test)]
-mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
-
-    use super::super::identity::ServerIdentity;
-    use super::*;
-
-    fn preflight(address: &str, accepted: &[Risk]) -> Preflight {
-        let address = RedisAddress::parse(address, None).unwrap();
-        let settings = RedisSettings { accepted: accepted.to_vec(), ..RedisSettings::default() };
-        Preflight::new(&address, &settings)
-    }
-
-    /// What is found out about a server that nothing speaks against.
-    fn good() -> (Profile, Permissions, Config) {
-        let identity = ServerIdentity {
-            run_id: "1".to_owned(),
-            replication_id: "2".to_owned(),
-            is_primary: true,
-            ..ServerIdentity::default()
-        };
-        let profile = Profile {
-            identity,
-            product: "Redis 6.2.0".to_owned(),
-            version: Some(OLDEST_VERSION),
-            has_append_only_file: true,
-            ..Profile::default()
-        };
-        let permissions = Permissions {
-            lacking: Vec::new(),
-            has_hints: true,
-            has_peer_channels: true,
-            may_list: true,
-            lacking_for_records: Vec::new(),
-            may_read_config: Some(true),
-            loading: Loading::All,
-        };
-        (profile, permissions, Config::default())
-    }
-
-    #[test]
-    fn a_server_older_than_the_scripts_need_is_refused_unless_that_is_accepted() {
-        let (profile, permissions, config) = good();
-        let look = |version, accepted: &[Risk]| {
-            let product = "Redis 6.0.16".to_owned();
-            let profile = Profile { version, product, ..profile.clone() };
-            preflight("redis://host", accepted).judge(profile, permissions.clone(), config.clone())
-        };
-        let old = look(Some(Version(6, 0)), &[]);
-        assert_eq!(old.refusal().as_deref(), Some("Redis 6.0.16 is older than 6.2, which the scripts need"));
-        assert!(old.refusals[0].to_string().contains("--redis-accept old-server"), "{}", old.refusals[0]);
-        assert_eq!(old.check(), Ok(()), "what is held on it can be released");
-        let accepted = look(Some(Version(6, 0)), &[Risk::OldServer]);
-        assert_eq!(accepted.refusal(), None);
-        assert_eq!(accepted.warnings.len(), 1, "{:?}", accepted.warnings);
-        for version in [Some(OLDEST_VERSION), Some(Version(7, 0)), None] {
-            let look = look(version, &[]);
-            assert!(look.refusals.is_empty() && look.warnings.is_empty(), "{look:?}");
-        }
-    }
-
-    #[test]
-    fn only_where_nobody_chooses_the_server_is_a_replica_accepted() {
-        let (profile, permissions, config) = good();
-        let identity = ServerIdentity { is_primary: false, ..profile.identity.clone() };
-        let replica = Profile { identity, ..profile };
-        let look = |address, accepted: &[Risk]| {
-            preflight(address, accepted).judge(replica.clone(), permissions.clone(), config.clone())
-        };
-        assert_eq!(look("redis://host", &[]).refusals[0].risk, Risk::Replica);
-        assert!(look("redis://host", &[]).check().is_err());
-        assert_eq!(look("redis://host", &[Risk::Replica]).check(), Ok(()));
-        for address in ["redis+sentinel://a,b,c/name", "redis+cluster://a,b"] {
-            let look = look(address, &[Risk::Replica]);
-            assert!(look.refusals.is_empty() && look.check().is_err(), "it is left: {look:?}");
-        }
-    }
-
-    #[test]
-    fn what_a_failover_may_lose_is_warned_of_where_there_is_one() {
-        let (profile, permissions, config) = good();
-        for address in ["redis://host", "redis+sentinel://a,b,c/name", "redis+cluster://a,b"] {
-            for good_replicas in [None, Some(0)] {
-                let profile = Profile { good_replicas, ..profile.clone() };
-                let look = preflight(address, &[]).judge(profile, permissions.clone(), config.clone());
-                let warns = look.warnings.iter().any(|warning| warning.contains("min-replicas-to-write"));
-                assert_eq!(warns, address.contains('+') && good_replicas.is_none(), "{address}");
-            }
-        }
-    }
-
-    #[test]
-    fn servers_of_a_quorum_are_warned_of_replicas_and_of_nothing_that_they_keep() {
-        let (profile, permissions, config) = good();
-        for (replicas, has_append_only_file) in [(0, true), (0, false), (1, true)] {
-            let profile = Profile { replicas, has_append_only_file, ..profile.clone() };
-            let look = preflight("redlock://a,b,c", &[]).judge(profile, permissions.clone(), config.clone());
-            assert_eq!(look.warnings.len(), usize::from(replicas > 0), "{:?}", look.warnings);
-        }
-    }
-}
+mod tests;

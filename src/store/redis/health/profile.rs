@@ -8,7 +8,9 @@ use redis::{ErrorKind, RedisResult, ServerErrorKind};
 
 use super::identity::{ServerIdentity, info_field as field};
 use crate::lock::FencingToken;
+use crate::store::Bucket;
 use crate::store::redis::failure::MEMORY_IS_FULL;
+use crate::store::redis::scripts::keys::KeySpace;
 
 /// What `INFO` says of a server, as far as it matters to locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,8 +38,45 @@ pub(crate) struct Profile {
     pub(crate) is_deaf_in_scripts: bool,
     /// Why it refuses whatever writes, if it does.
     pub(crate) refused_write: Option<String>,
+    /// What else may grant the same locks on it.
+    pub(crate) other_store: Option<OtherStore>,
     /// Whether its clock is past the largest fencing token, so that no run of them can begin. One that is there goes on.
     pub(crate) is_past_numbers: bool,
+}
+
+/// Another store on the same server, in the same database and under the same prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OtherStore {
+    /// A quorum of these servers.
+    Quorum(String),
+    /// A quorum, or none: the user may not read where it has its record.
+    Unknown,
+    /// That of `redis://`, on a server without a record of a quorum.
+    Single,
+}
+
+impl OtherStore {
+    /// Asks for it with read-only commands, and for nothing that the user may not read: the server would keep a record of that, as of
+    /// an attack. Servers before 7.0 cannot say what it may read.
+    pub(super) async fn ask(
+        connection: &mut MultiplexedConnection,
+        keys: &KeySpace,
+        is_for_quorum: bool,
+    ) -> RedisResult<Option<Self>> {
+        let script = "local may = not redis.acl_check_cmd or redis.acl_check_cmd('HGET', ARGV[1], 'members') \
+             local members = not may or redis.pcall('HGET', ARGV[1], 'members') or '' \
+             return { type(members) == 'string' and members, redis.pcall('EXISTS', ARGV[2]) == 1 and 1 or 0 }";
+        let (record, fence) = (keys.record(), keys.fence(Bucket::default()));
+        let mut call = redis::cmd("EVAL");
+        let call = call.arg(script).arg(0).arg(record).arg(fence);
+        let (members, has_fence): (Option<String>, bool) = call.query_async(connection).await?;
+        Ok(match members {
+            Some(none) if none.is_empty() => (is_for_quorum && has_fence).then_some(Self::Single),
+            _ if is_for_quorum => None,
+            Some(members) => Some(Self::Quorum(members)),
+            None => Some(Self::Unknown),
+        })
+    }
 }
 
 /// Major and minor.
@@ -89,6 +128,7 @@ impl Profile {
             is_deaf_in_scripts: (version.strip_prefix("6.2.").and_then(|patch| patch.parse::<u32>().ok()))
                 .is_some_and(|patch| patch < 7),
             refused_write: None,
+            other_store: None,
             is_past_numbers: number("server_time_usec").is_some_and(|now_us| now_us > FencingToken::MAX),
         }
     }

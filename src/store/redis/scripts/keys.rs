@@ -80,6 +80,10 @@ impl KeySpace {
         Self { prefix: prefix.into(), buckets: if has_many { SLOTS } else { 1 }, database }
     }
 
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     pub(crate) fn bucket_of(&self, key: &LockKey) -> Bucket {
         Bucket(if self.buckets == 1 { 0 } else { CRC.checksum(key.as_str().as_bytes()) % self.buckets })
     }
