@@ -136,12 +136,11 @@ impl EmbeddedStore {
     pub fn open(path: &Path, settings: EmbeddedSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         file::create_if_missing(path)?;
         // Anything else than a file is refused below.
-        if path.is_file() {
-            survey::look_before_opening(path)?;
-        }
+        path.is_file().then(|| survey::look_before_opening(path)).transpose()?;
         let disk = Disk::open(path).map_err(|error| file::open_error(path, error))?;
         file::sync_directory(path)?;
         let state = Self::read(disk, &settings, &*clock)?;
+        survey::warn_if_in_memory(path);
         Self::start(Self::with(state, settings, clock))
     }
 

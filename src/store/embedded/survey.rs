@@ -117,15 +117,19 @@ pub fn survey_memory() -> Diagnostics {
     }
 }
 
-/// Looks at the file at `path` before it is opened, and says in the log if not all of it is there, or will be.
+/// Looks at the file at `path` before it is opened, and says in the log if not all of it is there.
 pub(super) fn look_before_opening(path: &Path) -> Result<(), OpenError> {
-    if is_in_memory(path) {
-        tracing::warn!(file = %path.display(), "{IN_MEMORY}");
-    }
     if left_as(path)? == LeftAs::OpenWithoutNewest {
         tracing::warn!(file = %path.display(), "{WITHOUT_NEWEST}");
     }
     Ok(())
+}
+
+/// Of a file that is open: a start that ends says one line only.
+pub(super) fn warn_if_in_memory(path: &Path) {
+    if is_in_memory(path) {
+        tracing::warn!(file = %path.display(), "{IN_MEMORY}");
+    }
 }
 
 fn is_in_memory(place: &Path) -> bool {
