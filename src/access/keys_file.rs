@@ -280,8 +280,18 @@ pub fn append(entry: &Entry, file: &Path) -> io::Result<()> {
     };
     let addition = format!("{gap}{entry}");
     parse(&format!("{before}{addition}")).map_err(wrong)?;
+    let length = opened.metadata()?.len();
     // In one piece, so that a gateway that reads it meanwhile sees all of it or nothing.
-    opened.write_all(addition.as_bytes())
+    opened.write_all(addition.as_bytes()).and_then(|()| opened.sync_all()).map_err(|error| {
+        // A disk that is full takes a part of it, and a file with half an entry is wrong as a whole.
+        match opened.set_len(length) {
+            Ok(()) => error,
+            Err(other) => io::Error::new(
+                error.kind(),
+                format!("{error}; a part of the entry stands at its end: remove it by hand ({other})"),
+            ),
+        }
+    })
 }
 
 /// Whether a text can be a name, a prefix or a subject.

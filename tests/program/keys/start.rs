@@ -131,6 +131,24 @@ async fn a_new_key_can_be_kept_with_a_pipe_and_used() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
 }
 
+/// A gateway, `key new` and `key revoke` refuse a file with half an entry.
+#[test]
+fn a_key_for_which_there_is_no_room_leaves_the_file_as_it_is() {
+    let file = KeysFile::new();
+    let of = |name| ["--name", name, "--every-key", "--allow", "acquire,inspect,list"];
+    let (entry, ..) = key_new(&of("a"));
+    let text = format!("# {}\n{entry}", "x".repeat(3_997 - entry.len()));
+    file.write_text(&text);
+    // The last 96 bytes below the limit take the beginning of the entry only.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh", program(), "key", "new"]);
+    let output = shell.args(of("b")).arg("--append-to").arg(file.path()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot append to") && output.stdout.is_empty(), "{said}");
+    assert_eq!(std::fs::read_to_string(file.path()).unwrap(), text);
+}
+
 #[test]
 fn what_no_key_can_have_is_refused_by_its_flag() {
     for (args, flag) in [
