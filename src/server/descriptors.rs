@@ -4,6 +4,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// How many files the gateway has open besides its clients' connections: for its store, its log, and its own files.
 const OTHERS: u64 = 256;
+/// So many it has open there at least, and for a moment, as to read its keys again: however few the system allows.
+const FEWEST_OTHERS: u64 = 64;
 
 /// Raises the limit as far as `connections` need it and the system allows. Returns how many connections there is room
 /// for. More would leave no files for the connections to the store.
@@ -15,6 +17,6 @@ pub fn make_room(connections: usize) -> usize {
     let is_raised = current.is_none_or(|current| current >= allowed)
         || setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum }).is_ok();
     let open = if is_raised { allowed } else { current.unwrap_or(allowed) };
-    let room = open.saturating_sub(OTHERS.min(open / 4));
+    let room = open.saturating_sub(OTHERS.min(FEWEST_OTHERS.max(open / 4)));
     usize::try_from(room).unwrap_or(usize::MAX).clamp(1, connections)
 }

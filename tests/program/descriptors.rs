@@ -9,7 +9,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use kit::gateway::{bare_command, command};
 use kit::metrics::metrics_address;
-use kit::{Client, Gateway, PATIENCE};
+use kit::{Client, Gateway, KeysFile, PATIENCE};
 
 /// The same program, started by a shell that sets these limits before.
 fn within(limits: &str, program: &Command) -> Command {
@@ -95,6 +95,30 @@ async fn connections_to_the_metrics_leave_files_for_those_of_clients() {
     }
     Client::new(gateway.address).get("/healthz").send().await.expect(200);
     assert!(!gateway.log().iter().any(|line| line.contains("cannot accept") || line.contains("open files")));
+}
+
+/// Else connections that need no key would keep a revoked key in force.
+#[tokio::test(flavor = "multi_thread")]
+async fn however_few_files_can_be_opened_the_keys_are_read_again() {
+    let mut file = KeysFile::new();
+    for name in ["stays", "goes"] {
+        file.add_for_all(name, "\"acquire\"");
+    }
+    file.write();
+    let flag = file.flag();
+    let args = ["--store", "memory:", &flag[0], &flag[1]];
+    let shell = within("ulimit -n 24", &command(&args));
+    let gateway = Gateway::try_start_by(shell, &args).await.unwrap();
+    let mut open = Vec::new();
+    for number in 0..45_u8 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 0, 0, 20 + number % 5), 0).into()).unwrap();
+        open.push(socket.connect(gateway.address).await.unwrap());
+    }
+    file.remove("goes");
+    file.write();
+    let is_read = |line: &str| line.contains("\"what\":\"keys\"") && line.contains("settings are in force");
+    gateway.logs("the keys are read", is_read).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
