@@ -3,6 +3,7 @@
 use axum::http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode;
 
+use crate::access::ShownKey;
 use crate::lock::{LeaseToken, LockKey};
 
 /// The secret of a lease, in requests and in answers to them.
@@ -50,4 +51,9 @@ pub(super) fn has_secret(text: &[u8], headers: Option<&HeaderMap>, is_key_in: fn
     let decoded = |text: &[u8]| text.contains(&b'%').then(|| percent_decode(text).collect::<Vec<_>>());
     let twice = |once: Vec<u8>| is_in(&once) || decoded(&once).is_some_and(|twice| is_in(&twice));
     is_in(text) || decoded(text).is_some_and(twice)
+}
+
+/// Whether logs may show a name. A lock of 0.1.0 may have an API key in its own.
+pub(super) fn is_public(key: &LockKey) -> bool {
+    !has_secret(key.as_str().as_bytes(), None, ShownKey::stands_in)
 }

@@ -12,6 +12,7 @@ use kit::http::{raw, raw_call};
 use kit::metrics::Scrape;
 use kit::{Client, Gateway, KeysFile, PATIENCE, RedisServer, Stage, eventually, fresh_token, on_each_store};
 
+mod names;
 mod stalled;
 
 on_each_store!(one_line_per_request_and_never_a_token, request_ids_are_taken_over_or_made);
@@ -227,55 +228,6 @@ async fn a_client_whose_request_the_gateway_has_cut_is_not_said_to_have_left() {
     let said: Vec<_> = log.iter().filter(|line| line.contains("\"key\":\"mine\"")).collect();
     let is_cut = |line: &&String| line.contains("the gateway ended the connection before the answer");
     assert!(said.iter().any(is_cut) && !log.iter().any(|line| line.contains("the client left")), "{log:#?}");
-}
-
-/// As where a client takes the parameter `key` for that of an API key. Names are in both logs, in lists and in events.
-#[tokio::test(flavor = "multi_thread")]
-async fn no_lock_no_record_and_no_owner_is_named_after_an_api_key() {
-    let mut file = KeysFile::new();
-    let key = file.add_for_all("ci", "\"acquire\", \"inspect\", \"once\"");
-    file.write();
-    let directory = tempfile::tempdir().unwrap();
-    let audit = directory.path().join("audit.log");
-    let flag = file.flag();
-    let tools = ["--terraform", "--dapr", "--fleet-lock", "g=1", "--audit-log", audit.to_str().unwrap()];
-    let gateway = Gateway::start(&[&["--store", "memory:", &flag[0], &flag[1]][..], &tools].concat()).await;
-    let client = Client::new(gateway.address);
-    for (method, address, problem) in [
-        ("PUT", format!("/lock?key={key}"), "bad-key"),
-        ("PUT", format!("/locks/job-{key}"), "bad-key"),
-        ("PUT", format!("/lock?key=a&key={key}"), "bad-key"),
-        ("POST", format!("/hold?key=a&owner=x{key}"), "bad-parameter"),
-        ("PUT", format!("/once/{key}"), "bad-key"),
-        ("PUT", format!("/once/a?owner={key}"), "bad-parameter"),
-    ] {
-        client.call(method, &address).key(&key).send().await.expect_problem(400, problem);
-    }
-    let dapr = |resource: &str, owner: &str| {
-        format!(r#"{{"resourceId":"{resource}","lockOwner":"{owner}","expiryInSeconds":60}}"#)
-    };
-    for (method, address, body) in [
-        ("LOCK", "/terraform/a", format!(r#"{{"ID":"1","Who":"{key}"}}"#)),
-        ("POST", "/v1.0-alpha1/lock/s", dapr(&key, "me")),
-        ("POST", "/v1.0-alpha1/lock/s", dapr("r", &key)),
-        ("POST", "/fleet-lock/v1/pre-reboot", format!(r#"{{"client_params":{{"id":"{key}","group":"g"}}}}"#)),
-    ] {
-        let call = client.call(method, address).key(&key).header("fleet-lock-protocol", "true").body(body);
-        call.send().await.expect(400);
-    }
-    let audited = || std::fs::read_to_string(&audit).unwrap();
-    eventually("each is a line", async || audited().matches("\"key-use\"").count() == 10).await;
-    eventually("in the normal log too", async || {
-        gateway
-            .log()
-            .iter()
-            .filter(|line| line.contains("\"answered\"") && line.contains("\"status\":400"))
-            .count()
-            == 10
-    })
-    .await;
-    let logs = [gateway.log().join("\n"), audited()];
-    assert!(logs.iter().all(|log| !log.contains(&key[16..])), "{logs:?}");
 }
 
 /// As where a client takes one random text for all. Also in capitals, and percent-encoded once more or twice.

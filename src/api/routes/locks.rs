@@ -21,6 +21,7 @@ use crate::api::context::RequestContext;
 use crate::api::extract::{
     AcquireQuery, InspectQuery, LockCall, ReleaseQuery, RenewQuery, bad_parameter, caller,
 };
+use crate::api::headers::is_public;
 use crate::api::middleware::{Delivery, track};
 use crate::api::openapi::{
     AcquireProblems, InspectProblems, KeyParam, OptionalToken, ReleaseProblems, RenewProblems, RequiredToken,
@@ -225,7 +226,7 @@ pub(super) async fn break_lock(
         };
         let fencing_token = lease.map(|lease| lease.fencing_token).or(number).map(FencingToken::get);
         let owner = lease.and_then(Lease::owner).map(str::to_owned);
-        let lock = Some(key.as_str().to_owned());
+        let lock = is_public(&key).then(|| key.as_str().to_owned());
         state.audit.record(Event::Break { who, lock, record: None, fencing_token, owner, outcome });
         broken
     };
