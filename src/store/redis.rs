@@ -9,16 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisResult};
+use redis::Cmd;
 use tokio::sync::{Mutex, Semaphore, broadcast};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use self::address::Layout;
-use self::client::{Client, without_deadlines};
+use self::connection::door::Door;
 use self::connection::link::Link;
 use self::connection::servers::Servers;
-use self::failure::trouble;
 use self::fast_path::{FastPath, renewed_in};
 use self::health::preflight::Preflight;
 use self::pubsub::peer_bus::{PeerChannels, Publisher};
@@ -54,15 +52,11 @@ pub use client::{ByteStream, Network};
 pub use diagnostics::diagnose;
 pub use settings::{OnceMemory, RedisSettings, Risk};
 
-/// How long the answer to "can it be used?" is given again.
-const CHECK_HOLDS_FOR: Duration = Duration::from_secs(1);
 /// So many begins are under way at once. Each may be answered by a result, and Redis has to find memory for all answers that wait.
 const MOST_BEGINS: usize = 96;
 /// So many long results are read at once. Each may have 1 MiB, of which the server's limit for unread answers knows nothing yet.
 /// All servers of a Cluster share these turns, and a begin that waits for one keeps its own of the [`MOST_BEGINS`] meanwhile.
 const MOST_RESULTS_READ: usize = 4;
-/// How long a check that failed counts if no request asks again. Most balancers ask more often.
-const FAILED_CHECK_COUNTS_FOR: Duration = Duration::from_secs(30);
 
 /// Locks on Redis: one server, the primary that Sentinel names, or a cluster.
 pub struct RedisStore {
@@ -75,39 +69,13 @@ pub struct RedisStore {
     presence_life_ms: String,
     /// For each bucket, the answer to the last heartbeat that was answered, and the link over which it came.
     last_heartbeats: Mutex<HashMap<Bucket, (u64, String)>>,
-    last_check: Mutex<LastCheck>,
+    door: Arc<Door>,
     publisher: Publisher,
     fast_path: FastPath,
     /// Begins that may be under way.
     begins: Semaphore,
     /// Long results that may be read.
     results_read: Semaphore,
-}
-
-/// What is kept between one answer to "can it be used?" and the next.
-struct LastCheck {
-    /// Makes connections; nothing where the address does not name the server itself.
-    client: Option<Client>,
-    /// How long it may take.
-    patience: Duration,
-    /// A connection that no request uses.
-    connection: Option<MultiplexedConnection>,
-    answer: Option<(Instant, Result<(), StoreError>)>,
-}
-
-impl LastCheck {
-    /// Looks whether the server takes connections. A link that stands says nothing of that: the password may be another by now.
-    async fn connect(&mut self) -> RedisResult<()> {
-        let Some(client) = &self.client else { return Ok(()) };
-        if let Some(mut kept) = self.connection.take()
-            && redis::cmd("PING").query_async::<()>(&mut kept).await.is_ok()
-        {
-            self.connection = Some(kept);
-            return Ok(());
-        }
-        self.connection = Some(client.connect(without_deadlines()).await?);
-        Ok(())
-    }
 }
 
 impl RedisStore {
@@ -125,6 +93,7 @@ impl RedisStore {
         let hints =
             Hints { gateway, sender: broadcast::channel(MOST_HINTS).0, peer_channels: peer_channels.clone() };
         let servers = Arc::new(Servers::start(address, &preflight, settings.reply_timeout, &hints)?);
+        let door = Door::start(servers.clone(), client, settings.reply_timeout);
         Ok(Self {
             publisher: Publisher::new(peer_channels, servers.clone()),
             servers,
@@ -135,12 +104,7 @@ impl RedisStore {
             max_waiters_per_key: settings.line.max_waiters_per_key.to_string(),
             presence_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
             last_heartbeats: Mutex::default(),
-            last_check: Mutex::new(LastCheck {
-                client,
-                patience: settings.reply_timeout,
-                connection: None,
-                answer: None,
-            }),
+            door,
             fast_path: FastPath::new(),
             begins: Semaphore::new(MOST_BEGINS),
             results_read: Semaphore::new(MOST_RESULTS_READ),
@@ -290,29 +254,6 @@ impl RedisStore {
             other => Err(unexpected("break", other)),
         }
     }
-
-    async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.servers.check(deadline).await?;
-        // One look at a time, and one for all who ask within a second: probes must not keep each other waiting.
-        let Ok(mut last) = timeout_at(deadline, self.last_check.lock()).await else {
-            return Err(StoreError::Unavailable("Redis does not answer".into()));
-        };
-        if let Some((at, answer)) = &last.answer
-            && at.elapsed() < CHECK_HOLDS_FOR
-        {
-            return answer.clone();
-        }
-        let until = deadline.min(Instant::now() + last.patience);
-        let answer = match timeout_at(until, last.connect()).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => {
-                Err(StoreError::Unavailable(format!("Redis takes no new connection: {}", trouble(&error))))
-            }
-            Err(_) => Err(StoreError::Unavailable("Redis does not answer".into())),
-        };
-        last.answer = Some((Instant::now(), answer.clone()));
-        answer
-    }
 }
 
 impl LockStore for RedisStore {
@@ -333,7 +274,7 @@ impl LockStore for RedisStore {
             Request::Heartbeat(request) => {
                 self.heartbeat(request.bucket, deadline).map_ok(Reply::Heartbeat).boxed()
             }
-            Request::Check(_) => self.check(deadline).map_ok(Reply::Check).boxed(),
+            Request::Check(_) => self.door.check(deadline).map_ok(Reply::Check).boxed(),
             Request::Begin(request) => self.begin(request, deadline).map_ok(Reply::Begin).boxed(),
             Request::StoreResult(request) => {
                 self.store_result(request, deadline).map_ok(Reply::StoreResult).boxed()
@@ -358,19 +299,7 @@ impl LockStore for RedisStore {
     }
 
     fn seems_ready(&self) -> BoxFuture<'_, bool> {
-        async {
-            // This asks no server, so it waits for nothing. Links are kept and looked at each second anyway.
-            let is_linked = self.servers.check(Instant::now()).await.is_ok();
-            let refuses_connections = |last: &(Instant, Result<(), StoreError>)| {
-                last.1.is_err() && last.0.elapsed() < FAILED_CHECK_COUNTS_FOR
-            };
-            is_linked
-                && !self
-                    .last_check
-                    .try_lock()
-                    .is_ok_and(|last| last.answer.as_ref().is_some_and(refuses_connections))
-        }
-        .boxed()
+        self.door.seems_open().boxed()
     }
 
     fn keeps_no_records(&self) -> Option<String> {

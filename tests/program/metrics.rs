@@ -252,6 +252,30 @@ async fn whether_it_is_ready_shows_without_any_request_and_without_asking_the_st
     assert_eq!(Scrape::of(gateway.address).await.get(READY), 1.0);
 }
 
+/// An alarm on it rings also where no balancer asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn whether_redis_takes_new_connections_shows_without_any_request() {
+    let redis = RedisServer::start_with(&["--user", "gateway", "on", ">before", "~*", "&*", "+@all"]).await;
+    let gateway =
+        Gateway::start(&["--store", &format!("redis://gateway:before@127.0.0.1:{}", redis.port())]).await;
+    let connections = async || -> Vec<u64> {
+        let clients: String = redis.command(&["CLIENT", "LIST"]).await;
+        let of_gateway = clients.lines().filter(|line| line.contains("user=gateway"));
+        of_gateway.filter_map(|line| line.strip_prefix("id=")?.split_once(' ')?.0.parse().ok()).collect()
+    };
+    eventually("it has the third one", async || connections().await.len() == 3).await;
+    let shows = async |what: &str, ready: f64| {
+        eventually_shows(gateway.address, what, |scrape| scrape.get("fencepost_ready") == ready).await;
+    };
+    shows("it takes them", 1.0).await;
+    let _: () = redis.command(&["ACL", "SETUSER", "gateway", "resetpass", ">after"]).await;
+    let last = connections().await.into_iter().max().unwrap().to_string();
+    let _: u64 = redis.command(&["CLIENT", "KILL", "ID", &last]).await;
+    shows("it takes none", 0.0).await;
+    let _: () = redis.command(&["ACL", "SETUSER", "gateway", ">before"]).await;
+    shows("it takes them again", 1.0).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_counted_from_first_to_last() {
     let gateway = Gateway::embedded(&["--first-request-timeout", "500ms"]).await;

@@ -3,6 +3,7 @@
 pub(crate) mod batcher;
 mod cluster;
 pub(crate) mod connector;
+pub(crate) mod door;
 pub(crate) mod link;
 mod map;
 pub(crate) mod replicas;
