@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use self::error::{duration, require};
 use crate::access::{Keyring, Shares};
 use crate::api::{Facades, Limits};
+use crate::audit::AuditTarget;
 use crate::lock::written;
 use crate::server::ServerSettings;
 use crate::store::LineSettings;
@@ -332,6 +333,10 @@ impl ServeArgs {
             (redis.mark_ttl, redis.line, redis.max_ttl) = (mark_ttl, line, limits.max_ttl);
         }
         let facades = self.facades.check(limits.max_ttl, store.is_quorum())?;
+        let observe = self.observe.check()?;
+        if let (StoreSettings::File(file, _), Some(AuditTarget::File(log))) = (&store, &observe.audit_log) {
+            require("--audit-log", file != log, "another file than that of --store")?;
+        }
         Ok(Settings {
             store,
             facades,
@@ -340,7 +345,7 @@ impl ServeArgs {
             server,
             threads,
             listen: self.server.listen,
-            observe: self.observe.check()?,
+            observe,
             store_timeout,
             mark_ttl,
             max_waiters: self.max_waiters,

@@ -227,8 +227,10 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
     }
     settings.access.warn_if_exposed(is_loopback, settings.server.tls.is_some());
     tracing::info!("listening on {scheme}://{address}, with an introduction at {scheme}://{address}/docs");
-    // systemd waits for this where the unit says so, and nothing else does. It tells by itself if it heard nothing.
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    // systemd waits for this where the unit says so, and nothing else does.
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        tracing::warn!(%error, "cannot tell the socket of NOTIFY_SOCKET that the gateway is ready");
+    }
     let (waiting, drains) = (state.clone(), draining.clone());
     tokio::spawn(async move {
         drains.cancelled().await;

@@ -353,6 +353,22 @@ async fn a_file_that_ends_within_a_line_takes_nothing_of_the_next_line() {
     }
 }
 
+/// Runs a gateway that ends since the file cannot be its audit log.
+fn refused(store: &str, audit: &Path, why: &str) {
+    let audit = audit.to_str().unwrap();
+    let output = kit::gateway::run(&["--store", store, "--listen", "127.0.0.1:0", "--audit-log", audit]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("--audit-log: {why}")), "{said}");
+}
+
+#[test]
+fn the_audit_log_is_not_begun_in_the_place_of_the_store() {
+    let (_directory, path) = place();
+    refused(&format!("file:{}", path.display()), &path, "must be another file than that of --store");
+    assert!(!path.exists());
+}
+
 /// One line more, and a store is damaged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_no_audit_log_ends_the_start_and_stays_as_it_is() {
@@ -364,11 +380,7 @@ async fn a_file_that_is_no_audit_log_ends_the_start_and_stays_as_it_is() {
     for text in [None, Some("# keys"), Some("-----BEGIN CERTIFICATE-----")] {
         text.into_iter().for_each(|text| std::fs::write(&path, text).unwrap());
         let before = std::fs::read(&path).unwrap();
-        let audit = path.to_str().unwrap();
-        let output = kit::gateway::run(&["--store", &store, "--listen", "127.0.0.1:0", "--audit-log", audit]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("--audit-log") && said.contains("it is no audit log"), "{said}");
+        refused("memory:", &path, "cannot open the audit log: it is no audit log");
         assert!(std::fs::read(&path).unwrap() == before);
     }
 }

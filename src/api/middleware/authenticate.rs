@@ -216,7 +216,7 @@ fn refuse(
         let detail = "too many API keys from this address were refused: Retry-After says when to try again";
         return Problem::new(ProblemType::RateLimited, detail).with_retry_after(retry_after).into_response();
     }
-    let address = peer.map(|peer| tracing::field::display(peer.address.ip()));
+    let address = peer.map(|peer| tracing::field::display(peer.address.ip().to_canonical()));
     tracing::warn!(key_id, address, reason, "an API key was refused");
     if let Some(context) = request.extensions().get::<RequestContext>() {
         context.set_has_line(true);
