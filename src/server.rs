@@ -47,7 +47,7 @@ use self::protocol::Protocols;
 use self::tcp_timeout::{TCP_USER_TIMEOUT, TimeoutStream};
 use crate::telemetry::ConnectionRefused;
 
-pub use application::{Application, BodyWasRead, Malformed, Peer};
+pub use application::{Application, BodyWasRead, Malformed, Peer, SharedByAnswers};
 pub use descriptors::make_room;
 pub use settings::ServerSettings;
 pub use tcp_timeout::{ShortTcpTimeout, TcpTimeout};

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use axum::http::Version;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{self, BoxFuture, WeakShared};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
@@ -25,6 +27,9 @@ use crate::service::{Account, LockService};
 
 /// A gateway that is not ready logs the reasons at most this often.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// So much time a text of the metrics leaves to all others. Those who ask meanwhile share it.
+const PAUSE_BEFORE_METRICS: Duration = Duration::from_millis(5);
 
 /// The shortest lease of several locks at once, unless the longest one is shorter.
 const SHORTEST_TTL_OF_SEVERAL: Duration = Duration::from_secs(1);
@@ -40,6 +45,8 @@ struct Shared {
     result_room: Arc<ResultRoom>,
     /// Why the gateway was not ready, as it was last logged, and when.
     unready: Mutex<Option<(String, Instant)>>,
+    /// The text of the metrics that is made next, if somebody waits for it.
+    next_metrics: Mutex<Option<WeakShared<BoxFuture<'static, Bytes>>>>,
 }
 
 /// What [`AppState::see_through`] does. Dropped before its end, it goes on in the background.
@@ -189,7 +196,13 @@ impl AppState {
     pub fn new(app: App) -> Self {
         let most = app.limits.max_http1_waiters.min(Semaphore::MAX_PERMITS);
         let http1_places = Arc::new(Semaphore::new(most));
-        Self(Arc::new(Shared { app, http1_places, result_room: Arc::default(), unready: Mutex::default() }))
+        Self(Arc::new(Shared {
+            app,
+            http1_places,
+            result_room: Arc::default(),
+            unready: Mutex::default(),
+            next_metrics: Mutex::default(),
+        }))
     }
 
     /// Logs why the gateway is not ready, unless this reason was logged lately: probes may ask often.
@@ -206,6 +219,26 @@ impl AppState {
     /// The gateway is ready.
     pub(super) fn is_ready(&self) {
         *self.0.unready.lock() = None;
+    }
+
+    /// The text of the metrics, as `made` after this was called. It takes as long as many requests for locks, and as much memory. So
+    /// there is one for all who ask before it is begun.
+    pub(super) fn next_metrics(
+        &self,
+        made: impl Future<Output = Bytes> + Send + 'static,
+    ) -> future::Shared<BoxFuture<'static, Bytes>> {
+        let mut next = self.0.next_metrics.lock();
+        next.as_ref().and_then(WeakShared::upgrade).unwrap_or_else(|| {
+            let app = self.clone();
+            let text = async move {
+                sleep(PAUSE_BEFORE_METRICS).await;
+                *app.0.next_metrics.lock() = None;
+                made.await
+            };
+            let text = text.boxed().shared();
+            *next = text.downgrade();
+            text
+        })
     }
 
     /// Does something that a client has asked for to its end, even if the client leaves before. A client that has sent a `DELETE` and

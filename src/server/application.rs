@@ -57,6 +57,10 @@ impl Peer {
 #[derive(Clone, Copy, Debug)]
 pub struct BodyWasRead;
 
+/// Among the extensions of an answer: others may share its bytes, and nothing else keeps them. So each counts them while it is unread.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedByAnswers;
+
 /// Why a request is refused, whatever it asks for. [`Application::refuse`] makes the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {

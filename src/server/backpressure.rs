@@ -262,16 +262,18 @@ pub(super) struct CountedBody {
     body: Body,
     /// What is left of its last frame.
     rest: Bytes,
-    /// Only for bytes that nothing else shares. The bytes of pages and documents are in memory anyway.
+    /// Not for the bytes of pages and documents, which are in memory anyway.
     charge: Option<Charge>,
+    /// Whether only answers keep its bytes, also if several share them.
+    is_of_answers: bool,
     /// HTTP/1 copies each piece into a buffer at once. That is counted where it is written.
     counts_pieces: bool,
     unread: Arc<Unread>,
 }
 
 impl CountedBody {
-    pub(super) fn new(body: Body, counts_pieces: bool, unread: Arc<Unread>) -> Self {
-        Self { body, rest: Bytes::new(), charge: None, counts_pieces, unread }
+    pub(super) fn new(body: Body, is_of_answers: bool, counts_pieces: bool, unread: Arc<Unread>) -> Self {
+        Self { body, rest: Bytes::new(), charge: None, is_of_answers, counts_pieces, unread }
     }
 }
 
@@ -302,7 +304,8 @@ impl HttpBody for CountedBody {
                 },
                 end => return Poll::Ready(end),
             }
-            if this.rest.len() > PIECE_BYTES && this.rest.is_unique() {
+            this.is_of_answers |= this.rest.is_unique();
+            if this.rest.len() > PIECE_BYTES && this.is_of_answers {
                 match this.unread.charge(this.rest.len()) {
                     Ok(charge) => this.charge = Some(charge),
                     Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
@@ -311,18 +314,17 @@ impl HttpBody for CountedBody {
         }
         let length = this.rest.len().min(PIECE_BYTES);
         // What grants a lock is shorter. Once it was read, nothing rolls that back any more.
-        let is_alone = place.is_some() && this.charge.is_none() && this.rest.is_unique();
+        let is_alone = place.is_some() && this.charge.is_none() && this.is_of_answers;
         let own = match is_alone && length > SHORT_BYTES {
             true => match this.unread.charge(length) {
                 Ok(charge) => Some(charge),
                 Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
             },
+            // The last piece keeps the whole answer in memory, so it goes on counting it.
+            false if length == this.rest.len() => this.charge.take(),
             false => None,
         };
-        // A copy: without it, one unread piece would keep the whole answer in memory.
-        let is_part = this.charge.is_some() && this.counts_pieces;
-        let part = this.rest.split_to(length);
-        let bytes = if is_part { Bytes::copy_from_slice(&part) } else { part };
+        let bytes = this.rest.split_to(length);
         Poll::Ready(Some(Ok(Frame::data(match place.zip(piece) {
             None => bytes,
             Some((place, charge)) => {

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
-use super::application::{Application, BodyWasRead, Malformed, Peer};
+use super::application::{Application, BodyWasRead, Malformed, Peer, SharedByAnswers};
 use super::backpressure::{Backpressure, CountedBody, PIECE_BYTES, Unread};
 use super::phase::{DRAIN_GRACE, Phase};
 use super::protocol::{Answers, Protocols, Served};
@@ -288,6 +288,7 @@ fn respond(
         // trusted.
         let is_unread = has_body && response.extensions().get::<BodyWasRead>().is_none();
         let is_last = is_malformed || is_coded || is_unread;
+        let is_shared = response.extensions().get::<SharedByAnswers>().is_some();
         // A stream is in flight until its end. For the timers, all other answers are over when the handler returns.
         if response.body().size_hint().exact().is_none() {
             let counts = (version == Version::HTTP_2).then_some(unread);
@@ -301,9 +302,9 @@ fn respond(
                 }))
             });
         } else if version == Version::HTTP_2 && !response.body().is_end_stream() {
-            response = response.map(|body| Body::new(CountedBody::new(body, true, unread)));
+            response = response.map(|body| Body::new(CountedBody::new(body, is_shared, true, unread)));
         } else if response.body().size_hint().lower() > PIECE_BYTES as u64 {
-            response = response.map(|body| Body::new(CountedBody::new(body, false, unread)));
+            response = response.map(|body| Body::new(CountedBody::new(body, is_shared, false, unread)));
         }
         if version <= Version::HTTP_11 && (is_last || *phase.borrow() != Phase::Serving) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

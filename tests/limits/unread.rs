@@ -1,5 +1,6 @@
 //! Clients that ask for much and take nothing of it.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use crate::ring::Ring;
 use kit::PATIENCE;
 use kit::h2::{PREFACE, SETTINGS, frame, request};
+use kit::metrics::metrics_address;
 
 const CONNECTIONS: usize = 300;
 /// What all that they left unread may come to, with what their connections take.
@@ -54,10 +56,8 @@ fn lists_that_nobody_reads_take_little_memory() {
 }
 
 /// All requests are there before the gateway reads one of them, as where many connections send at the same moment.
-#[test]
-fn a_burst_of_h2_requests_is_not_in_memory_as_a_whole() {
-    let ring = Ring::new(&["--threads", "1", "--max-unread-bytes", "16777216"]);
-    let (address, first_mib) = (ring.gateway.address, ring.memory_mib("VmRSS"));
+fn is_a_burst(ring: &Ring, address: SocketAddr, requests: Vec<u8>) {
+    let first_mib = ring.memory_mib("VmRSS");
     let mut open = ring.attackers.run(async move {
         let mut open = Vec::new();
         for _ in 0..H2_CONNECTIONS {
@@ -71,8 +71,6 @@ fn a_burst_of_h2_requests_is_not_in_memory_as_a_whole() {
         }
         open
     });
-    // They are refused at once, since they name another host.
-    let requests: Vec<u8> = (1..500).step_by(2).flat_map(|number| request(number, "GET", "/x")).collect();
     ring.gateway.signal("STOP");
     open = ring.attackers.run(async move {
         for stream in &mut open {
@@ -93,4 +91,25 @@ fn a_burst_of_h2_requests_is_not_in_memory_as_a_whole() {
     assert!(peak_mib - first_mib <= MOST_H2_MIB, "{first_mib} → {peak_mib} MiB");
     ring.pairs();
     drop(open);
+}
+
+#[test]
+fn a_burst_of_h2_requests_is_not_in_memory_as_a_whole() {
+    let ring = Ring::new(&["--threads", "1", "--max-unread-bytes", "16777216"]);
+    // They are refused at once, since they name another host.
+    let requests = (1..500).step_by(2).flat_map(|number| request(number, "GET", "/x")).collect();
+    is_a_burst(&ring, ring.gateway.address, requests);
+}
+
+/// Each answer is long. Where each of them was made and kept, this took more than 400 MiB.
+#[test]
+fn metrics_that_nobody_reads_take_little_memory() {
+    let elsewhere = ["--metrics-listen", "127.0.0.1:0"];
+    for listens in [&[][..], &elsewhere] {
+        let limits = ["--threads", "1", "--max-unread-bytes", "16777216", "--allow-host", "t"];
+        let ring = Ring::new(&[&limits, listens].concat());
+        let address = if listens.is_empty() { ring.gateway.address } else { metrics_address(&ring.gateway) };
+        let requests = (1..50).step_by(2).flat_map(|number| request(number, "GET", "/metrics")).collect();
+        is_a_burst(&ring, address, requests);
+    }
 }

@@ -1,5 +1,6 @@
 //! The metrics of this process, for those who collect them.
 
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode, Version};
@@ -14,6 +15,7 @@ use crate::api::middleware::{Middleware, request_counts};
 use crate::api::openapi::MetricsProblems;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
+use crate::server::SharedByAnswers;
 use crate::telemetry::metrics::{MEDIA_TYPE, metrics};
 
 /// Read the metrics
@@ -50,10 +52,8 @@ pub fn metrics_app(state: AppState) -> Middleware {
     Middleware::open(router, state)
 }
 
-/// Each connection gets one answer, and others get their turn between two of them. Strangers may ask here too, and one
-/// answer takes as long as many requests for locks.
+/// Each connection gets one answer, so that those of strangers end.
 async fn alone(State(app): State<AppState>, version: Version) -> Response {
-    tokio::task::yield_now().await;
     let mut response = text(&app).await;
     if version <= Version::HTTP_11 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -62,6 +62,11 @@ async fn alone(State(app): State<AppState>, version: Version) -> Response {
 }
 
 async fn text(app: &AppState) -> Response {
+    let text = app.next_metrics(made(app.clone())).await;
+    (StatusCode::OK, [(CONTENT_TYPE, MEDIA_TYPE)], Extension(SharedByAnswers), text).into_response()
+}
+
+async fn made(app: AppState) -> Bytes {
     // This makes them visible before the first request is counted.
     request_counts();
     let (metrics, service) = (metrics(), &app.service);
@@ -73,7 +78,7 @@ async fn text(app: &AppState) -> Response {
     let is_draining = app.draining.is_cancelled();
     metrics.draining.set(is_draining.into());
     metrics.ready.set((!is_draining && service.seems_ready().await).into());
-    (StatusCode::OK, [(CONTENT_TYPE, MEDIA_TYPE)], metrics.text()).into_response()
+    metrics.text().into()
 }
 
 fn number(count: usize) -> i64 {
