@@ -70,7 +70,7 @@ pub enum Malformed {
     BareLineFeed,
     /// It says its `Content-Length` twice, beside a `Transfer-Encoding`, or not by a plain number.
     Length,
-    /// It has no `Host`, several, or a different one than its target.
+    /// It has no `Host`, several, a different one than its target, or one with a user in it.
     Host,
 }
 
@@ -78,14 +78,19 @@ impl Malformed {
     /// Whether a request names its server once (RFC 9112, section 3.2, and RFC 9113, section 8.3.1).
     pub(super) fn by_host<B>(request: &axum::http::Request<B>) -> Option<Self> {
         let headers = request.headers();
+        let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+        let has_user = |name: &[u8]| name.contains(&b'@');
         let is_named_once = match headers.get(HOST) {
-            None => request.version() != Version::HTTP_11,
+            None => match request.version() {
+                Version::HTTP_2 => authority.is_some_and(|authority| !has_user(authority)),
+                version => version != Version::HTTP_11,
+            },
             Some(_) if headers.len() > headers.keys_len() && headers.get_all(HOST).iter().count() > 1 => {
                 false
             }
             Some(host) => {
-                let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
-                authority.is_none_or(|authority| authority.eq_ignore_ascii_case(host.as_bytes()))
+                let host = host.as_bytes();
+                !has_user(host) && authority.is_none_or(|authority| authority.eq_ignore_ascii_case(host))
             }
         };
         (!is_named_once).then_some(Self::Host)
