@@ -49,7 +49,9 @@ use crate::telemetry::metrics::metrics;
                  ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the work changes."),
                  ("Once" = String, description = "`begun`, `taken-over` or `continued`. More may be added."),
                  ("Once-Earlier" = u64, description = "How many workers before may have done the work, or a part of it.")), example = json!(example_work())),
-        (status = 200, description = "It is done. The body is the result, byte for byte. Only `application/json` and `text/plain` are served as what they are.", content_type = "application/octet-stream", body = String,
+        (status = 200, description = "It is done. The body is the result, byte for byte. Only `application/json` and `text/plain` are served as what they are.",
+         content((String = "application/octet-stream", example = json!("charged 12.50 EUR")), (String = "text/plain", example = json!("charged 12.50 EUR")),
+                 (serde_json::Value = "application/json", example = json!({"charged": "12.50 EUR"}))),
          headers(("Lease-Token" = String, description = "The token of your request, or the one that the gateway made for it. With another one, it answers another request."),
                  ("Fencing-Token" = u64, description = "The number of the worker that stored the result."),
                  ("Once" = String, description = "`replayed`."),
@@ -57,7 +59,10 @@ use crate::telemetry::metrics::metrics;
                  ("Once-Content-Type" = String, description = "The media type that was stored with the result, if there is one."),
                  ("Once-Bytes" = u64, description = "How many bytes the result has. If the body has fewer, the answer was broken off."),
                  ("Once-Stored-At" = String, description = "When the result was stored."),
-                 ("Once-Kept-Until" = String, description = "When the key is new again.")), example = json!("charged 12.50 EUR")),
+                 ("Once-Kept-Until" = String, description = "When the key is new again."),
+                 ("Content-Disposition" = String, description = "`attachment`: no browser shows it."),
+                 ("Content-Security-Policy" = String, description = "No browser runs anything in it."),
+                 ("X-Content-Type-Options" = String, description = "`nosniff`: the media type is what it says."))),
         BeginProblems,
     )
 )]
@@ -182,7 +187,9 @@ async fn store(app: AppState, call: StoreCall) -> Result<Response, Problem> {
     responses(
         (status = 200, description = "The work is still yours, for `ttl_ms` from now.", body = WorkView,
          headers(("Lease-Token" = String, description = "The secret that renews the lease, stores the result and gives up."),
-                 ("Fencing-Token" = u64, description = "The number of the grant, unchanged.")), example = json!(example_work())),
+                 ("Fencing-Token" = u64, description = "The number of the grant, unchanged."),
+                 ("Once" = String, description = "`continued`."),
+                 ("Once-Earlier" = u64, description = "How many workers before may have done the work, or a part of it.")), example = json!(example_work())),
         RenewWorkProblems,
     )
 )]
