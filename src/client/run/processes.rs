@@ -10,6 +10,9 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::{SIGCONT, SigEvent, SigevNotify};
+use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
+use nix::time::ClockId;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgrp, getpid, kill_process,
@@ -41,7 +44,7 @@ pub(super) struct Reaped {
     pub(super) status: WaitStatus,
 }
 
-struct Process {
+pub(super) struct Process {
     identity: Identity,
     parent: i32,
     group: i32,
@@ -204,22 +207,26 @@ impl Process {
     }
 }
 
-/// Stops this process and all of its group, as a terminal would have done; returns when it goes on.
-///
-/// If no shell started the group, nothing could let it go on. Then nothing happens, as with a terminal.
-pub(super) fn stop_own_group() {
-    let Ok(processes) = processes(&BTreeSet::new()) else { return };
-    let (own, group) = (getpid(), getpgrp().as_raw_nonzero().get());
-    let mates: Vec<_> = processes.iter().filter(|process| process.group == group).collect();
+/// The other processes of our group, if a shell started it: else nothing could let the group go on after a stop.
+pub(super) fn mates_under_a_shell() -> Option<Vec<Process>> {
+    let processes = processes(&BTreeSet::new()).ok()?;
+    let (own, group) = (getpid().as_raw_nonzero().get(), getpgrp().as_raw_nonzero().get());
+    let (mates, others): (Vec<_>, Vec<_>) = processes.into_iter().partition(|process| process.group == group);
     let has_shell = mates.iter().any(|mate| {
-        let parent = processes.iter().find(|process| process.identity.0 == mate.parent);
-        parent.is_some_and(|parent| parent.session == mate.session && parent.group != group)
+        others.iter().any(|other| other.identity.0 == mate.parent && other.session == mate.session)
     });
-    if has_shell {
-        for mate in mates.into_iter().filter(|mate| mate.identity.0 != own.as_raw_nonzero().get()) {
-            mate.signal(Signal::TSTP);
-        }
-        let _ = kill_process(own, Signal::STOP);
+    has_shell.then(|| mates.into_iter().filter(|mate| mate.identity.0 != own).collect())
+}
+
+/// Stops this process and those of its group, as a terminal would have done. Returns when it goes on: when a shell says so, or at
+/// that time on `CLOCK_BOOTTIME`, since the command may have been let go on alone. Without a timer for that it does not stop.
+pub(super) fn stop_with(mates: &[Process], wakes_at: Duration) {
+    let wakes = SigevNotify::SigevSignal { signal: SIGCONT, si_value: 0 };
+    let Ok(mut timer) = Timer::new(ClockId::CLOCK_BOOTTIME, SigEvent::new(wakes)) else { return };
+    let at = Expiration::OneShot(wakes_at.into());
+    if timer.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME).is_ok() {
+        mates.iter().for_each(|mate| mate.signal(Signal::TSTP));
+        let _ = kill_process(getpid(), Signal::STOP);
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitStatus};
 
 use super::RunSettings;
 use super::lease::{Alarm, LeaseClock};
-use super::processes::{Family, Reaped, stop_own_group};
+use super::processes::{Family, Reaped, mates_under_a_shell, stop_with};
 use super::renewals::Renewals;
 use super::signals::{SignalEvent, Signals};
 use super::terminal::Terminal;
@@ -227,16 +227,26 @@ impl CommandSupervisor<'_> {
             // It goes on when the one that stopped it says so. Meanwhile the lease is renewed.
             return;
         }
+        let mates = mates_under_a_shell();
+        // Without a shell, one that sent SIGSTOP sends SIGCONT too.
+        if mates.is_none() && stopped == Some(Signal::STOP) {
+            return;
+        }
         if wants_terminal {
             self.terminal.want();
         }
         if !(wants_terminal && can_have_it) {
             self.terminal.take_back();
-            stop_own_group();
-            std::thread::sleep(LET_GO_ON);
+            if let Some(mates) = mates {
+                stop_with(&mates, self.lease.kills_at());
+            }
+            let left = self.lease.kills_at().saturating_sub(boottime());
+            std::thread::sleep(LET_GO_ON.min(left));
         }
         if boottime() < self.lease.kills_at() {
             self.let_command_go_on();
+        } else {
+            self.renewals.end("run was stopped".into());
         }
     }
 

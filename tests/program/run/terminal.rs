@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::kit::{Scene, is_alive, is_held, is_stopped, waiters};
+use super::kit::{Scene, is_alive, is_stopped, requests, waiters};
 use super::pty::Person;
 use kit::{Client, Gateway, eventually, fresh_token, signal};
 
@@ -141,23 +141,53 @@ async fn a_command_in_the_foreground_that_stops_itself_gives_the_shell_its_termi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fg_after_the_lease_is_over_kills_before_anything_runs() {
-    let (gateway, scene, mut person) = at_a_shell().await;
-    let client = Client::new(gateway.address);
+async fn a_job_that_stays_stopped_ends_before_its_lease_does() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
     // A shell that is stopped while it forks may stay so in part: this one does not.
     let script = "echo $$ >pid; while :; do echo >>beats; done";
-    person.types(&format!("$F run --ttl 2s k -- sh -c '{script}'\n"));
+    person.types(&format!("$F run --ttl 3s k -- sh -c '{script}'\n"));
     let pid = scene.number("pid").await;
     person.types("\u{1a}");
     person.sees("Stopped").await;
-    eventually("the lease is over", async || !is_held(&client, "k").await).await;
+    eventually("the command is stopped", async || is_stopped(pid)).await;
     let beats = scene.read("beats");
-    person.types("fg\n");
-    person.sees("stood still").await;
-    assert!(!is_alive(pid));
-    assert_eq!(scene.read("beats"), beats, "it went on after its lease");
-    person.types("echo status $?\n");
-    person.sees("\nstatus 76").await;
+    let next = scene.start(&["k", "--", "sh", "-c", &format!("! kill -0 {pid} 2>/dev/null")]);
+    person.sees("the lease of \"k\" could not be renewed: run was stopped").await;
+    next.end().await.expect_silent(0);
+    assert_eq!(scene.read("beats"), beats, "it went on before it was killed");
+    // The shell tells at its next prompt.
+    person.types("\n");
+    person.sees("Exit 76").await;
+}
+
+/// What is let go on without its run must not outlive the lease: nothing renews that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_let_go_on_alone_ends_before_another_has_the_lock() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    person.types("$F run --ttl 3s k -- sh -c 'echo $$ >pid; while :; do sleep 0.01; done'\n");
+    let pid = scene.number("pid").await;
+    signal(pid, "STOP");
+    person.sees("Stopped").await;
+    signal(pid, "CONT");
+    eventually("the command goes on", async || !is_stopped(pid)).await;
+    let next = scene.start(&["k", "--", "sh", "-c", &format!("! kill -0 {pid} 2>/dev/null")]);
+    next.end().await.expect_silent(0);
+    person.sees("the lease of \"k\" could not be renewed: run was stopped").await;
+}
+
+/// As `docker run -it` starts it: nothing could let the job go on after a stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_stopped_on_a_terminal_without_a_shell_stays_so_and_is_renewed() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let script = "echo $$ >pid; exec sleep 60";
+    let _person = Person::runs(&scene, &["--ttl", "3s", "k", "--", "sh", "-c", script]);
+    let pid = scene.number("pid").await;
+    signal(pid, "STOP");
+    let renewals = || requests(&gateway).iter().filter(|request| request.method == "PATCH").count();
+    let before = renewals();
+    eventually("the lease is renewed", async || renewals() > before + 1).await;
+    assert!(is_stopped(pid));
 }
 
 #[tokio::test(flavor = "multi_thread")]
