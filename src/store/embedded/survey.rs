@@ -30,8 +30,13 @@ const IN_MEMORY: &str = "the file lies in memory (tmpfs or ramfs) and not on a d
      restarts, all locks are free, and work may be done again";
 /// Those file systems, by what Linux calls them in `statfs`.
 const THEIR_MAGIC: [u32; 2] = [0x0102_1994, 0x8584_58f6];
-/// A new file takes less, and so does what a start writes.
+/// A new file takes less, and so does what a start writes, unless the machine has restarted.
 const ROOM_BYTES: u64 = 64 * 1024;
+/// Said where it may be too little then: the rows of all records are written anew.
+const NO_ROOM_AFTER_A_RESTART: &str = "the disk may have too little room for a start after the machine has restarted: such a start writes \
+     all records anew, beside those in the file";
+/// In these the room of a file is counted, whatever the blocks of its disk are.
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Of what makes the database panic.
 const UNREADABLE: &str = "it cannot be read";
@@ -57,8 +62,13 @@ pub fn survey(path: &Path) -> Diagnostics {
     if is_in_memory {
         survey.warnings.push(IN_MEMORY.to_owned());
     }
-    if lacks_room(place) {
-        survey.unready.push("the disk is full: a start, or the next change, may find no room".to_owned());
+    let taken = path.metadata().map_or(0, |about| about.blocks() * STAT_BLOCK_BYTES);
+    match free_bytes(place) {
+        Some(..ROOM_BYTES) => {
+            survey.unready.push("the disk is full: a start, or the next change, may find no room".to_owned());
+        }
+        Some(free) if free < taken + ROOM_BYTES => survey.warnings.push(NO_ROOM_AFTER_A_RESTART.to_owned()),
+        _ => {}
     }
     match look(path) {
         Ok((state, mode, left)) => {
@@ -136,12 +146,11 @@ fn is_in_memory(place: &Path) -> bool {
     statfs(place).is_ok_and(|about| THEIR_MAGIC.contains(&(about.f_type as u32)))
 }
 
-/// Of the blocks that are free, some may be kept for root. Some file systems do not say how many they have.
-fn lacks_room(place: &Path) -> bool {
-    statvfs(place).is_ok_and(|about| {
-        let free = if geteuid().is_root() { about.f_bfree } else { about.f_bavail };
-        about.f_blocks > 0 && free.saturating_mul(about.f_frsize) < ROOM_BYTES
-    })
+/// Without the blocks that are kept for root: the gateway may be another user than the one who asks. Some file systems do not say
+/// how many they have.
+fn free_bytes(place: &Path) -> Option<u64> {
+    let about = statvfs(place).ok().filter(|about| about.f_blocks > 0)?;
+    Some(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
 /// How the last process left a file.

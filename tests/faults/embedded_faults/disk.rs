@@ -3,8 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
@@ -13,6 +15,7 @@ use kit::metrics::Scrape;
 use kit::{Answer, Client, Gateway, eventually, fresh_token};
 
 use super::Namespace;
+use super::clock::TestClock;
 
 /// What the operating system calls it.
 const REASON: &str = "No space left on device";
@@ -50,11 +53,15 @@ impl SmallDisk {
 
     /// Whether `check` says that the disk is full, and that the store cannot be used for that.
     fn is_full_by_check(&self) -> bool {
+        self.check().contains("cannot be used now: the disk is full: a start, or the next change, may")
+    }
+
+    /// What `check` says. Only a full disk has it end with 1.
+    fn check(&self) -> String {
         let output = run(&["check", "--store", &format!("file:{}", self.root.join("locks.redb").display())]);
         let page = String::from_utf8(output.stdout).unwrap();
-        let is_told = page.contains("cannot be used now: the disk is full: a start, or the next change, may");
-        assert_eq!(is_told, output.status.code() == Some(1), "{page}");
-        is_told
+        assert_eq!(page.contains("the disk is full"), output.status.code() == Some(1), "{page}");
+        page
     }
 
     fn filler(&self) -> PathBuf {
@@ -371,6 +378,35 @@ async fn a_start_on_a_full_disk_works_or_says_why_and_harms_nothing() {
         gateway = disk.gateway().await;
         all_are_held(&Client::new(gateway.address), &held).await;
     }
+}
+
+/// Their ends are counted anew then, so that all records are written.
+#[tokio::test(flavor = "multi_thread")]
+async fn check_warns_of_a_disk_on_which_a_start_after_the_machine_has_restarted_finds_no_room() {
+    let (disk, clock) = (SmallDisk::new(), TestClock::new());
+    let mut gateway = disk.gateway().await;
+    for _ in 0..400 {
+        Claim::new().put(&Client::new(gateway.address)).await.expect(201);
+    }
+    gateway.kill();
+    let is_warned_of =
+        || disk.check().contains("warning: the disk may have too little room for a start after");
+    assert!(!is_warned_of());
+    let mut ended = 0;
+    for pages in (16..).step_by(8) {
+        disk.fill_but(pages);
+        let is_told = is_warned_of();
+        clock.reboot();
+        let path = disk.root.join("locks.redb");
+        let started = EmbeddedStore::open(&path, EmbeddedSettings::default(), Arc::new(clock.clone()));
+        disk.make_room();
+        let Err(error) = started else { break };
+        assert!(error.to_string().contains(REASON), "{error}");
+        assert!(is_told, "{pages} pages");
+        ended += 1;
+    }
+    assert!(ended > 0, "there was room for all");
+    assert!(!is_warned_of());
 }
 
 /// It is on no disk that the machine keeps over a restart.
