@@ -5,7 +5,7 @@ use kit::history::now_us;
 use kit::load::Load;
 use kit::metrics::Scrape;
 use kit::sentinels::SentinelOptions;
-use kit::{Client, SentinelSetup};
+use kit::{Client, Gateway, SentinelSetup};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn service_resumes_and_numbers_grow_when_primaries_under_sentinel_are_killed() {
@@ -59,6 +59,10 @@ async fn a_gateway_that_hears_no_majority_of_the_sentinels_goes_on_and_says_so_o
     client.get("/readyz").send().await.expect(200);
     client.put("/locks/meanwhile").send().await.expect(201);
     assert_eq!(Scrape::of(gateway.address).await.get("fencepost_sentinels_unheard"), 1.0);
+    // Another one that has no connection yet says so, too.
+    let late = Gateway::start(&["--store", &setup.url()]).await;
+    late.logs("it says so, too", |line| line.contains(silent)).await;
+    assert_eq!(Scrape::of(late.address).await.get("fencepost_sentinels_unheard"), 1.0);
     for sentinel in [0, 1] {
         setup.start_sentinel_again(sentinel).await;
     }

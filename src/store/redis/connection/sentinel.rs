@@ -86,8 +86,9 @@ impl Sentinels {
 
     /// The primary by the word of most sentinels, or why there is none.
     pub(crate) async fn find_primary(&self) -> Result<Primary, String> {
-        let primary = self.ask().await?;
-        self.tell(None);
+        let answer = self.ask().await;
+        self.tell(answer.as_ref().err());
+        let primary = answer?;
         let followed = self.epoch.load(Ordering::Acquire);
         if primary.epoch < followed {
             if !primary.is_unanimous {
@@ -131,7 +132,7 @@ impl Sentinels {
             metrics().sentinels_unheard.set(1);
             tracing::warn!(
                 reason,
-                "no majority of the sentinels agrees on the primary: the connection is kept, and a failover would not be noticed"
+                "no majority of the sentinels agrees on the primary: a connection that stands is kept, and a failover would not be noticed"
             );
         }
     }
@@ -157,7 +158,7 @@ impl Sentinels {
                 }
             });
         }
-        let all = self.members.len();
+        let mut all = self.members.len();
         let (mut votes, mut reasons) = (HashMap::<Report, usize>::new(), BTreeMap::<_, BTreeSet<_>>::new());
         let (mut heard, mut twins) = (HashMap::new(), BTreeSet::new());
         loop {
@@ -165,10 +166,13 @@ impl Sentinels {
             let patience = if is_settled { OTHERS_ANSWER_WITHIN } else { Duration::MAX };
             match timeout(patience, asked.join_next()).await {
                 Ok(Some(Ok(Ok(((report, id), sentinel))))) => {
-                    let former = id.and_then(|id| heard.insert(id, sentinel.clone()));
+                    let former = id.and_then(|id| heard.insert((id, report.clone()), sentinel.clone()));
                     match former {
                         None => *votes.entry(report).or_default() += 1,
-                        Some(former) => twins.extend([former, sentinel]),
+                        Some(former) => {
+                            all -= 1;
+                            twins.extend([former, sentinel]);
+                        }
                     }
                 }
                 Ok(Some(Ok(Err((reason, sentinel))))) => {
@@ -182,7 +186,7 @@ impl Sentinels {
         asked.detach_all();
         let twins = (!twins.is_empty()).then(|| {
             format!(
-                "{} are one sentinel: name each once",
+                "{} are one sentinel, or have the same `sentinel myid`: name each once",
                 twins.into_iter().collect::<Vec<_>>().join(" and ")
             )
         });
@@ -222,23 +226,32 @@ impl Member {
     /// old address under the new epoch would let a deposed primary begin a new run of numbers.
     async fn try_to_ask(&self, name: &str) -> RedisResult<Result<Signed, String>> {
         let known = self.connection.lock().clone();
-        let (mut connection, id) = match known {
-            Some(known) => known,
-            None => {
-                let mut connection = self.client.connect(without_deadlines()).await?;
-                let id = id_of(&mut connection).await;
-                self.connection.lock().insert((connection, id)).clone()
+        let (mut connection, known) = match known {
+            Some((connection, id)) => (connection, Some(id)),
+            None => (self.client.connect(without_deadlines()).await?, None),
+        };
+        let other = connection.clone();
+        let answer = async {
+            redis::pipe()
+                .cmd("SENTINEL")
+                .arg("MASTER")
+                .arg(name)
+                .cmd("SENTINEL")
+                .arg("GET-MASTER-ADDR-BY-NAME")
+                .arg(name)
+                .query_async::<(HashMap<String, String>, Option<(String, u16)>)>(&mut connection)
+                .await
+        };
+        let id = async {
+            match known {
+                Some(id) => id,
+                None => id_of(other).await,
             }
         };
-        let (state, address): (HashMap<String, String>, Option<(String, u16)>) = redis::pipe()
-            .cmd("SENTINEL")
-            .arg("MASTER")
-            .arg(name)
-            .cmd("SENTINEL")
-            .arg("GET-MASTER-ADDR-BY-NAME")
-            .arg(name)
-            .query_async(&mut connection)
-            .await?;
+        // Side by side: of a sentinel that is far away, answers one after the other would come too late.
+        let (answer, id) = tokio::join!(answer, id);
+        let (state, address) = answer?;
+        *self.connection.lock() = Some((connection, id.clone()));
         let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok());
         Ok(match (epoch, address) {
             (Some(epoch), Some((host, port))) => Ok(((epoch, Node { host, port }), id)),
@@ -252,11 +265,13 @@ impl Member {
     }
 }
 
-/// What tells a sentinel from others, however its address is spelled; nothing where its user may ask for neither.
-async fn id_of(connection: &mut MultiplexedConnection) -> Option<String> {
-    if let Ok(id) = redis::cmd("SENTINEL").arg("MYID").query_async(connection).await {
-        return Some(id);
-    }
-    let info: String = redis::cmd("INFO").arg("server").query_async(connection).await.ok()?;
-    info_field(&info, "run_id").map(str::to_owned)
+/// What tells a sentinel from others, however its address is spelled; nothing where its user may ask for neither. Its process comes
+/// first: sentinels whose files were copied have one `MYID`.
+async fn id_of(connection: MultiplexedConnection) -> Option<String> {
+    let (mut one, mut other) = (connection.clone(), connection);
+    let (info, id) = tokio::join!(
+        async { redis::cmd("INFO").arg("server").query_async::<String>(&mut one).await },
+        async { redis::cmd("SENTINEL").arg("MYID").query_async::<String>(&mut other).await },
+    );
+    info.ok().and_then(|info| info_field(&info, "run_id").map(str::to_owned)).or(id.ok())
 }

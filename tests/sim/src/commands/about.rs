@@ -220,6 +220,7 @@ pub(super) fn sentinel_address(state: &mut State, call: &Call) -> Reply {
     }
 }
 
-pub(super) fn sentinel_id(state: &mut State, _: &Call) -> Reply {
-    Reply::bulk(&*state.identity.run_id)
+/// The same of each, as where their files were copied.
+pub(super) fn sentinel_id(_: &mut State, _: &Call) -> Reply {
+    Reply::bulk("0123456789abcdef0123456789abcdef01234567")
 }
