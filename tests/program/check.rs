@@ -341,16 +341,24 @@ async fn a_permission_that_is_missing_is_named() {
 /// It may not look where a quorum has its record, and the server would log it as an attack.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_that_may_not_see_whether_there_is_a_quorum_is_told_so() {
+    const TOLD: &str =
+        "warning: whether it is part of a quorum, which would grant the same locks, is not known";
     let redis = RedisServer::start().await;
     for (keys, is_told) in [("~fencepost:*", false), ("~fencepost:{0}:*", true)] {
         let user = ["ACL", "SETUSER", "u", "reset", "on", "nopass", "&*", "+@all", keys];
         let _: () = redis.command(&user).await;
         let (code, page) = check(&["--store", &format!("redis://u:x@127.0.0.1:{}", redis.port())]);
-        let told = "warning: whether it is part of a quorum, which would grant the same locks, is not known";
-        assert_eq!((code, page.contains(told)), (0, is_told), "{page}");
+        assert_eq!((code, page.contains(TOLD)), (0, is_told), "{page}");
     }
     let denied: Vec<redis::Value> = redis.command(&["ACL", "LOG"]).await;
     assert!(denied.is_empty(), "{denied:?}");
+    // Also where something else is lacking: that may be accepted.
+    for (lacking, is_told) in [("-zrank", false), ("-hmget", true), ("-eval", true)] {
+        let user = ["ACL", "SETUSER", "u", "reset", "on", "nopass", "&*", "+@all", "~fencepost:*", lacking];
+        let _: () = redis.command(&user).await;
+        let (code, page) = check(&["--store", &format!("redis://u:x@127.0.0.1:{}", redis.port())]);
+        assert_eq!((code, page.contains(TOLD)), (1, is_told), "{lacking}: {page}");
+    }
 }
 
 /// Redis reads beyond the arguments of a call that has too few, and may crash: each must be one that could be made.

@@ -12,10 +12,10 @@ use super::loading::Loading;
 use super::permissions::{Permissions, refusal_of_writes};
 use super::profile::{Config, OtherStore, Profile, Version};
 use super::room::{NoRecords, RoomState};
-use crate::store::StoreError;
 use crate::store::redis::address::{Layout, RedisAddress};
 use crate::store::redis::scripts::keys::KeySpace;
 use crate::store::redis::settings::{OnceMemory, RedisSettings, Risk};
+use crate::store::{Bucket, StoreError};
 
 /// The first version that has all commands of the scripts.
 const OLDEST_VERSION: Version = Version(6, 2);
@@ -26,12 +26,15 @@ pub(crate) struct ServerRefusal {
     /// By which it is used all the same, if it can be.
     pub(crate) risk: Option<Risk>,
     pub(crate) reason: String,
+    /// What of it only those are told who run the gateway.
+    details: Option<String>,
 }
 
 /// With the setting that overrides it.
 impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)?;
+        self.details.as_ref().map_or(Ok(()), |details| write!(f, " {details}"))?;
         self.risk.map_or(Ok(()), |risk| write!(f, " (--redis-accept {} uses it all the same)", risk.name()))
     }
 }
@@ -59,7 +62,7 @@ impl Look {
         self.profile.identity.check(self.accepts_replica).map_err(str::to_owned)
     }
 
-    /// Why nothing may be granted on this server.
+    /// Why nothing may be granted on this server, as clients are told it.
     pub(crate) fn refusal(&self) -> Option<Arc<str>> {
         let reasons: Vec<_> = self.refusals.iter().map(|refusal| &*refusal.reason).collect();
         (!reasons.is_empty()).then(|| reasons.join("; ").into())
@@ -165,10 +168,13 @@ impl Preflight {
         // Else the server would keep a record of it, as of an attack.
         if permissions.lacking.is_empty() {
             profile.refused_write = refusal_of_writes(connection, &self.keys).await?;
-            // On a node of a cluster, the keys of one store are on several.
-            if !profile.is_cluster_node {
-                profile.other_store = OtherStore::ask(connection, &self.keys, self.is_for_quorum()).await?;
-            }
+        }
+        // On a node of a cluster, the keys of one store are on several.
+        if !profile.is_cluster_node {
+            profile.other_store = match permissions.lacking.iter().any(|call| call == "eval") {
+                true => (!self.is_for_quorum()).then_some(OtherStore::Unknown),
+                false => OtherStore::ask(connection, &self.keys, self.is_for_quorum()).await?,
+            };
         }
         profile.is_past_numbers &= !self.is_for_quorum();
         Ok((profile, permissions))
@@ -179,7 +185,7 @@ impl Preflight {
         let is_accepted = |risk| self.accepted.contains(&risk);
         let (accepted, refusals): (Vec<_>, _) =
             found.into_iter().partition(|refusal| refusal.risk.is_some_and(is_accepted));
-        let accepted = accepted.into_iter().filter_map(|ServerRefusal { risk, reason }| {
+        let accepted = accepted.into_iter().filter_map(|ServerRefusal { risk, reason, .. }| {
             Some(format!("accepted by --redis-accept {}: {reason}", risk?.name()))
         });
         let warnings = accepted.chain(self.warnings(&profile, &permissions, &config)).collect();
@@ -213,7 +219,7 @@ impl Preflight {
     /// What speaks against a server.
     fn find(&self, profile: &Profile, permissions: &Permissions) -> Vec<ServerRefusal> {
         let mut found = Vec::new();
-        let mut find = |risk, reason| found.push(ServerRefusal { risk, reason });
+        let mut find = |risk, reason| found.push(ServerRefusal { risk, reason, details: None });
         // Otherwise the gateway was sent there, and no person has chosen it.
         if !profile.identity.is_primary && self.is_named() {
             find(Some(Risk::Replica), IS_REPLICA.to_owned());
@@ -236,11 +242,12 @@ impl Preflight {
         }
         if let Some(OtherStore::Quorum(members)) = &profile.other_store {
             let (prefix, record) = (self.keys.prefix(), self.keys.record());
-            let reason = format!(
-                "it is part of a quorum, which grants the same locks ({members}): use that, or another --redis-prefix than \
-                 {prefix}. Where that quorum is given up, stop its gateways, and delete the key {record}"
+            let details = format!(
+                "({members}): use that, or another --redis-prefix than {prefix}. Where that quorum is given up, stop its gateways, \
+                 and delete the key {record}"
             );
-            find(None, reason);
+            let reason = "it is part of a quorum, which grants the same locks".to_owned();
+            found.push(ServerRefusal { risk: None, reason, details: Some(details) });
         }
         found
     }
@@ -291,10 +298,16 @@ impl Preflight {
             warn("this server is a node of a cluster: write redis+cluster://");
         }
         match &profile.other_store {
-            Some(OtherStore::Single) => warn(
-                "it holds, or held, locks of a gateway with redis:// under this prefix. One that still runs would grant the same \
-                 locks as the quorum, for a second at least: stop it, and wait for the longest ttl",
-            ),
+            Some(OtherStore::Single) => warn(&format!(
+                "it holds, or held, locks of a gateway with redis:// under this prefix. One that still runs keeps them from ending, \
+                 and the quorum grants the same locks: stop it, wait for the longest ttl, and delete the key {}",
+                self.keys.fence(Bucket::default())
+            )),
+            Some(OtherStore::Unfounded(members)) => warn(&format!(
+                "a quorum that has not begun has this server in its list ({members}). Once it begins, nothing is granted here: \
+                 stop its gateways, and delete the key {}",
+                self.keys.record()
+            )),
             Some(OtherStore::Unknown) => warn(&format!(
                 "whether it is part of a quorum, which would grant the same locks, is not known, since the Redis user may not \
                  read the key {}",

@@ -49,9 +49,11 @@ pub(crate) struct Profile {
 pub(crate) enum OtherStore {
     /// A quorum of these servers.
     Quorum(String),
+    /// A quorum of these servers that has not begun.
+    Unfounded(String),
     /// A quorum, or none: the user may not read where it has its record.
     Unknown,
-    /// That of `redis://`, on a server without a record of a quorum.
+    /// That of `redis://`, on a server of a quorum.
     Single,
 }
 
@@ -63,18 +65,26 @@ impl OtherStore {
         keys: &KeySpace,
         is_for_quorum: bool,
     ) -> RedisResult<Option<Self>> {
-        let script = "local may = not redis.acl_check_cmd or redis.acl_check_cmd('HGET', ARGV[1], 'members') \
-             local members = not may or redis.pcall('HGET', ARGV[1], 'members') or '' \
-             return { type(members) == 'string' and members, redis.pcall('EXISTS', ARGV[2]) == 1 and 1 or 0 }";
+        let script = "local function may(...) \
+               if not redis.acl_check_cmd then return true end \
+               local is_known, is_allowed = pcall(redis.acl_check_cmd, ...) \
+               return is_known and is_allowed \
+             end \
+             local record = may('HMGET', ARGV[1], 'members') and redis.pcall('HMGET', ARGV[1], 'members', 'born') or { err = true } \
+             local has_fence = may('EXISTS', ARGV[2]) and redis.pcall('EXISTS', ARGV[2]) == 1 \
+             return { not record.err and (record[1] or ''), record[2] and 1 or 0, has_fence and 1 or 0 }";
         let (record, fence) = (keys.record(), keys.fence(Bucket::default()));
         let mut call = redis::cmd("EVAL");
         let call = call.arg(script).arg(0).arg(record).arg(fence);
-        let (members, has_fence): (Option<String>, bool) = call.query_async(connection).await?;
+        let (members, is_born, has_fence): (Option<String>, bool, bool) =
+            call.query_async(connection).await?;
         Ok(match members {
-            Some(none) if none.is_empty() => (is_for_quorum && has_fence).then_some(Self::Single),
-            _ if is_for_quorum => None,
-            Some(members) => Some(Self::Quorum(members)),
+            // A quorum has no use for this key. A gateway with `redis://` that still runs writes it anew.
+            _ if is_for_quorum => has_fence.then_some(Self::Single),
             None => Some(Self::Unknown),
+            Some(none) if none.is_empty() => None,
+            Some(members) if is_born => Some(Self::Quorum(members)),
+            Some(members) => Some(Self::Unfounded(members)),
         })
     }
 }
