@@ -252,28 +252,41 @@ async fn whether_it_is_ready_shows_without_any_request_and_without_asking_the_st
     assert_eq!(Scrape::of(gateway.address).await.get(READY), 1.0);
 }
 
+/// How many seconds each connection of the gateway is old.
+async fn ages_of_connections(redis: &RedisServer) -> Vec<u64> {
+    let clients: String = redis.command(&["CLIENT", "LIST"]).await;
+    let of_gateway = clients.lines().filter(|line| line.contains("user=gateway"));
+    of_gateway.filter_map(|line| line.split_once(" age=")?.1.split_once(' ')?.0.parse().ok()).collect()
+}
+
 /// An alarm on it rings also where no balancer asks.
 #[tokio::test(flavor = "multi_thread")]
 async fn whether_redis_takes_new_connections_shows_without_any_request() {
     let redis = RedisServer::start_with(&["--user", "gateway", "on", ">before", "~*", "&*", "+@all"]).await;
     let gateway =
         Gateway::start(&["--store", &format!("redis://gateway:before@127.0.0.1:{}", redis.port())]).await;
-    let connections = async || -> Vec<u64> {
-        let clients: String = redis.command(&["CLIENT", "LIST"]).await;
-        let of_gateway = clients.lines().filter(|line| line.contains("user=gateway"));
-        of_gateway.filter_map(|line| line.strip_prefix("id=")?.split_once(' ')?.0.parse().ok()).collect()
-    };
-    eventually("it has the third one", async || connections().await.len() == 3).await;
+    eventually("it has the third one", async || ages_of_connections(&redis).await.len() == 3).await;
     let shows = async |what: &str, ready: f64| {
         eventually_shows(gateway.address, what, |scrape| scrape.get("fencepost_ready") == ready).await;
     };
     shows("it takes them", 1.0).await;
     let _: () = redis.command(&["ACL", "SETUSER", "gateway", "resetpass", ">after"]).await;
-    let last = connections().await.into_iter().max().unwrap().to_string();
-    let _: u64 = redis.command(&["CLIENT", "KILL", "ID", &last]).await;
     shows("it takes none", 0.0).await;
     let _: () = redis.command(&["ACL", "SETUSER", "gateway", ">before"]).await;
     shows("it takes them again", 1.0).await;
+}
+
+/// Each would cost a handshake and a password.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_refuses_ping_is_not_connected_to_at_each_look() {
+    let user = ["--user", "gateway", "on", ">pass", "~*", "&*", "+@all", "-ping"];
+    let redis = RedisServer::start_with(&user).await;
+    let store = format!("redis://gateway:pass@127.0.0.1:{}", redis.port());
+    let _gateway = Gateway::start(&["--store", &store, "--redis-accept", "missing-permission"]).await;
+    eventually("the third one stays", async || {
+        ages_of_connections(&redis).await.into_iter().filter(|age| *age >= 4).count() == 3
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,8 @@ use crate::store::redis::failure::trouble;
 
 /// How long what was found is the answer.
 const LOOK_HOLDS_FOR: Duration = Duration::from_secs(1);
+/// How long a connection that was taken says that the next one will be.
+const CONNECTION_HOLDS_FOR: Duration = Duration::from_secs(10);
 
 /// The one answer to "can it be used?", for those who ask and for the metrics.
 pub(crate) struct Door {
@@ -23,8 +25,8 @@ pub(crate) struct Door {
     client: Option<Client>,
     /// How long a look may take.
     patience: Duration,
-    /// A connection that no request uses.
-    connection: Mutex<Option<MultiplexedConnection>>,
+    /// A connection that no request uses, and when it was made.
+    connection: Mutex<Option<(MultiplexedConnection, Instant)>>,
     /// When it was looked last, and what was found.
     found: watch::Sender<Option<(Instant, Result<(), StoreError>)>>,
 }
@@ -37,8 +39,8 @@ impl Door {
         let looking = Arc::downgrade(&door);
         tokio::spawn(async move {
             while let Some(door) = looking.upgrade().filter(|door| door.client.is_some()) {
-                // What it finds is kept.
-                let _ = door.check(Instant::now() + door.patience).await;
+                // What it finds is kept. After an outage, the servers may take the half of the time.
+                let _ = door.check(Instant::now() + 2 * door.patience).await;
                 drop(door);
                 sleep(LOOK_HOLDS_FOR).await;
             }
@@ -80,14 +82,16 @@ impl Door {
     }
 }
 
-/// Asks the kept connection for a sign of life, or makes a new one.
-async fn connect(client: &Client, kept: &mut Option<MultiplexedConnection>) -> RedisResult<()> {
-    if let Some(mut known) = kept.take()
-        && redis::cmd("PING").query_async::<()>(&mut known).await.is_ok()
-    {
-        *kept = Some(known);
-        return Ok(());
+/// Asks the kept connection for a sign of life, or makes a new one, also where it is too old.
+async fn connect(client: &Client, kept: &mut Option<(MultiplexedConnection, Instant)>) -> RedisResult<()> {
+    if let Some((mut known, made_at)) = kept.take().filter(|(_, at)| at.elapsed() < CONNECTION_HOLDS_FOR) {
+        let reply = redis::cmd("PING").query_async::<()>(&mut known).await;
+        // A refusal is an answer.
+        if reply.err().is_none_or(|error| error.code().is_some()) {
+            *kept = Some((known, made_at));
+            return Ok(());
+        }
     }
-    *kept = Some(client.connect(without_deadlines()).await?);
+    *kept = Some((client.connect(without_deadlines()).await?, Instant::now()));
     Ok(())
 }
