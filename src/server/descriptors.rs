@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// How many files the gateway has open besides its clients' connections: for its store, its log, and its own files.
 const OTHERS: u64 = 256;
 /// So many it has open there at least, and for a moment, as to read its keys again: however few the system allows.
-const FEWEST_OTHERS: u64 = 64;
+const FEWEST_OTHERS: u64 = 32;
 
 /// Raises the limit as far as `connections` need it and the system allows. Returns how many connections there is room
 /// for. More would leave no files for the connections to the store.

@@ -107,18 +107,26 @@ async fn however_few_files_can_be_opened_the_keys_are_read_again() {
     file.write();
     let flag = file.flag();
     let args = ["--store", "memory:", &flag[0], &flag[1]];
-    let shell = within("ulimit -n 24", &command(&args));
-    let gateway = Gateway::try_start_by(shell, &args).await.unwrap();
     let mut open = Vec::new();
-    for number in 0..45_u8 {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind((Ipv4Addr::new(127, 0, 0, 20 + number % 5), 0).into()).unwrap();
-        open.push(socket.connect(gateway.address).await.unwrap());
+    let mut gateways = Vec::new();
+    for (most, room) in [(24, 1), (64, 32)] {
+        let shell = within(&format!("ulimit -n {most}"), &command(&args));
+        let gateway = Gateway::try_start_by(shell, &args).await.unwrap();
+        let said = format!("\"room_for\":{room}}}");
+        assert!(gateway.log().iter().any(|line| line.contains(&said)), "{:?}", gateway.log());
+        for number in 0..45_u8 {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind((Ipv4Addr::new(127, 0, 0, 20 + number % 5), 0).into()).unwrap();
+            open.push(socket.connect(gateway.address).await.unwrap());
+        }
+        gateways.push(gateway);
     }
     file.remove("goes");
     file.write();
     let is_read = |line: &str| line.contains("\"what\":\"keys\"") && line.contains("settings are in force");
-    gateway.logs("the keys are read", is_read).await;
+    for gateway in gateways {
+        gateway.logs("the keys are read", is_read).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
