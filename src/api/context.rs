@@ -132,7 +132,7 @@ impl RequestContext {
 
     /// Says what the request asks for.
     pub(super) fn set_asked(&self, mut asked: Asked) {
-        asked.key = asked.key.filter(is_public);
+        asked.key = asked.key.filter(|key| is_public(key.as_str()));
         // A request is read only once. If it were read again, the first result would stay.
         let _ = self.0.asked.set(asked);
     }

@@ -53,7 +53,7 @@ pub(super) fn has_secret(text: &[u8], headers: Option<&HeaderMap>, is_key_in: fn
     is_in(text) || decoded(text).is_some_and(twice)
 }
 
-/// Whether logs may show a name. A lock of 0.1.0 may have an API key in its own.
-pub(super) fn is_public(key: &LockKey) -> bool {
-    !has_secret(key.as_str().as_bytes(), None, ShownKey::stands_in)
+/// Whether logs may show a name. A lock of 0.1.0 may have an API key in its own, or in that of its owner.
+pub(super) fn is_public(name: &str) -> bool {
+    !has_secret(name.as_bytes(), None, ShownKey::stands_in)
 }

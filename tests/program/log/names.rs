@@ -62,13 +62,16 @@ async fn a_lock_of_0_1_0_that_is_named_after_an_api_key_is_renewed_released_and_
     let secret = fresh_token();
     let name = format!("x_fp_k3y0f4lice00_{secret}");
     let taken = async || {
-        let token = client.put("/locks/k?ttl=1m").send().await.expect(201).token();
+        let token = client.put("/locks/k?ttl=1m&owner=job-").send().await.expect(201).token();
         let key = |name: &str| format!("fencepost:{{0}}:lock:{name}");
         let _: () = redis.command(&["RENAME", &key("k"), &key(&name)]).await;
+        // The owner is the end of the lock's value.
+        let _: u64 = redis.command(&["APPEND", &key(&name), &name]).await;
         token
     };
     let token = taken().await;
-    client.get(&format!("/locks/{name}")).token(&token).send().await.expect(200);
+    let looked = client.get(&format!("/locks/{name}")).token(&token).send().await.expect(200);
+    assert_eq!(looked.json()["owner"], format!("job-{name}"));
     client.patch(&format!("/lock?key={name}&ttl=2m")).token(&token).send().await.expect(200);
     client.put(&format!("/locks/{name}")).token(&token).send().await.expect_problem(400, "bad-key");
     client.delete(&format!("/lock?key={name}")).token(&token).send().await.expect(204);
