@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::absolute;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -335,7 +336,8 @@ impl ServeArgs {
         let facades = self.facades.check(limits.max_ttl, store.is_quorum())?;
         let observe = self.observe.check()?;
         if let (StoreSettings::File(file, _), Some(AuditTarget::File(log))) = (&store, &observe.audit_log) {
-            require("--audit-log", file != log, "another file than that of --store")?;
+            let is_other = absolute(file).ok() != absolute(log).ok();
+            require("--audit-log", is_other, "another file than that of --store")?;
         }
         Ok(Settings {
             store,

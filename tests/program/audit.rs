@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use kit::gateway::{bare, command};
+use kit::gateway::{bare, command, scratch};
 use kit::{Client, Gateway, KeysFile, eventually, fresh_token, secrets};
 
 /// A gateway with these keys and this audit log.
@@ -365,8 +365,11 @@ fn refused(store: &str, audit: &Path, why: &str) {
 #[test]
 fn the_audit_log_is_not_begun_in_the_place_of_the_store() {
     let (_directory, path) = place();
-    refused(&format!("file:{}", path.display()), &path, "must be another file than that of --store");
-    assert!(!path.exists());
+    let why = "must be another file than that of --store";
+    refused(&format!("file:{}", path.display()), &path, why);
+    let same = scratch().join("both.redb");
+    refused("file:./both.redb", &same, why);
+    assert!(!path.exists() && !same.exists());
 }
 
 /// One line more, and a store is damaged.
