@@ -269,6 +269,7 @@ pub fn append(entry: &Entry, file: &Path) -> io::Result<()> {
     let wrong =
         |error| io::Error::new(io::ErrorKind::InvalidData, format!("with it the file is wrong: {error}"));
     let mut options = OpenOptions::new();
+    let was_there = file.exists();
     let mut opened = Patience::new().open(options.append(true).create(true).mode(0o600), file)?;
     let before = read_text(file)?;
     let gap = if before.is_empty() || before.ends_with("\n\n") {
@@ -282,9 +283,18 @@ pub fn append(entry: &Entry, file: &Path) -> io::Result<()> {
     parse(&format!("{before}{addition}")).map_err(wrong)?;
     let length = opened.metadata()?.len();
     // In one piece, so that a gateway that reads it meanwhile sees all of it or nothing.
-    opened.write_all(addition.as_bytes()).and_then(|()| opened.sync_all()).map_err(|error| {
+    let written = opened.write_all(addition.as_bytes()).and_then(|()| match opened.sync_all() {
+        // What is no file on a disk, as /dev/null, has nothing to bring there.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    });
+    written.map_err(|error| {
         // A disk that is full takes a part of it, and a file with half an entry is wrong as a whole.
-        match opened.set_len(length) {
+        let undone = match was_there || length > 0 {
+            true => opened.set_len(length),
+            false => file.canonicalize().and_then(std::fs::remove_file),
+        };
+        match undone {
             Ok(()) => error,
             Err(other) => io::Error::new(
                 error.kind(),

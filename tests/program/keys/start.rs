@@ -147,6 +147,21 @@ fn a_key_for_which_there_is_no_room_leaves_the_file_as_it_is() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("cannot append to") && output.stdout.is_empty(), "{said}");
     assert_eq!(std::fs::read_to_string(file.path()).unwrap(), text);
+    // One that was not there is not there afterwards either.
+    std::fs::remove_file(file.path()).unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh", program(), "key", "new"]);
+    let output = shell.args(of("b")).arg("--append-to").arg(file.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!file.path().exists());
+}
+
+/// It cannot be synced to a disk, and needs not.
+#[test]
+fn a_new_key_can_be_appended_to_what_is_no_file() {
+    let (_, said, code) =
+        key_new(&["--name", "a", "--every-key", "--allow", "list", "--append-to", "/dev/null"]);
+    assert_eq!(code, Some(0), "{said}");
 }
 
 #[test]
