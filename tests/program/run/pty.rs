@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
@@ -19,6 +20,7 @@ use kit::{PATIENCE, eventually};
 pub struct Person {
     keyboard: File,
     screen: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
     child: Child,
 }
 
@@ -52,7 +54,7 @@ impl Person {
             .unwrap();
         let screen: Arc<Mutex<String>> = Arc::default();
         let mut shown = File::from(ours.try_clone().unwrap());
-        std::thread::spawn({
+        let reader = std::thread::spawn({
             let screen = screen.clone();
             move || {
                 let mut bytes = [0; 4096];
@@ -62,7 +64,7 @@ impl Person {
                 }
             }
         });
-        Self { keyboard: File::from(ours), screen, child }
+        Self { keyboard: File::from(ours), screen, reader, child }
     }
 
     /// Starts `fencepost run` with these arguments.
@@ -99,7 +101,8 @@ impl Person {
         let mut status = None;
         eventually("the program on the terminal ends", async || {
             status = self.child.try_wait().unwrap();
-            status.is_some()
+            // All that it has written stands on the screen.
+            status.is_some() && self.reader.is_finished()
         })
         .await;
         status.unwrap().code()
