@@ -138,8 +138,8 @@ impl WaitQueues {
             is_taken_over = !has_ticket && queue.is_present(token);
             if has_ticket {
                 queue.stand(token);
-                // It may want less company than when it was offered a slot. Then its ticket stays, and the slot is offered to the
-                // next.
+                // It may want less company than when it was offered a slot. Then its ticket stays, and the slot is offered only to
+                // tickets before it.
                 if queue.has_open_offer(token, now)
                     && !queue.room_beside(room, Some(token), now).admits(slots)
                 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::lock::{Attempt, Inspected, LeaseToken, LockKey, Released, Terms, TokenHash, Ttl};
-use fencepost::store::redis::RedisStore;
+use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
 use fencepost::store::{
     Bucket, Heartbeat, Inspect, KnownTo, LockRequest, PassOn, Release, Renew, Renewer, RollBack, StoreError,
     TicketAfter, Tombstone,
@@ -14,7 +14,7 @@ use crate::line_suite::{MARK_TTL, in_line, offer_lapses, soon};
 use kit::asking::LockStoreExt;
 use kit::asking::{self, Answer, Ask, Join};
 use kit::stores::{LINE, redis_store};
-use kit::{RedisServer, eventually};
+use kit::{PATIENCE, RedisServer, eventually};
 
 /// A gateway that was silent for longer is believed dead.
 const HEARD_WITHIN: Duration = Duration::from_millis(1_500);
@@ -215,20 +215,22 @@ async fn every_key_of_a_line_has_a_ttl() {
     all_have(7).await;
 }
 
-/// What a poll lengthens alone would outlive the tickets.
+/// What a poll lengthens alone would outlive the tickets. A gateway with longer times may have lengthened one of them before.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_keys_of_a_line_live_equally_long() {
-    let (redis, store, _) = held().await;
-    let [first, left, last] = [0; 3].map(|_| (token(), Attempt::generate()));
+async fn a_join_lengthens_all_keys_of_a_line() {
+    let redis = RedisServer::start().await;
+    let address = RedisAddress::parse(redis.url(), None).unwrap();
+    let settings = RedisSettings { reply_timeout: PATIENCE, ..RedisSettings::default() };
+    let store = RedisStore::start(&address, &settings).unwrap();
+    hold(&store).await;
+    is_new(&store).await;
+    let [first, left] = [0; 2].map(|_| (token(), Attempt::generate()));
     for (waiter, attempt) in [first, left] {
         in_line(ask(&store, waiter, attempt, join()).await);
     }
     let ends = Ask::LastPoll(TicketAfter::Kept);
     assert!(matches!(ask(&store, left.0, left.1, ends).await, Answer::Refused(_)));
     let keys = ["seats", "line", "away"].map(|kind| format!("fencepost:{{0}}:{kind}:k"));
-    for key in &keys {
-        let _: () = redis.command(&["PEXPIRE", key, "60000"]).await;
-    }
     let are_lengthened = async || {
         let mut longer = Vec::new();
         for key in &keys {
@@ -236,10 +238,45 @@ async fn the_keys_of_a_line_live_equally_long() {
         }
         longer
     };
-    in_line(ask(&store, first.0, first.1, Ask::Poll).await);
-    assert_eq!(are_lengthened().await, [false; 3]);
-    in_line(ask(&store, last.0, last.1, join()).await);
-    assert_eq!(are_lengthened().await, [true; 3]);
+    for of_tickets in ["60000", "86400000"] {
+        for (key, ms) in keys.iter().zip([of_tickets, "60000", "60000"]) {
+            let _: () = redis.command(&["PEXPIRE", key, ms]).await;
+        }
+        in_line(ask(&store, first.0, first.1, Ask::Poll).await);
+        assert_eq!(are_lengthened().await, [of_tickets != "60000", false, false]);
+        in_line(ask(&store, token(), Attempt::generate(), join()).await);
+        assert_eq!(are_lengthened().await, [true; 3]);
+    }
+}
+
+/// Whose they were is not known. One joins after all were lost, then one joins a line of which only the tickets are left, and then
+/// one is passed over whose own was lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_gateway_learns_that_tickets_were_lost() {
+    let (redis, store, holder) = held().await;
+    let other = redis_store(&redis, MARK_TTL);
+    is_new(&other).await;
+    let are_new = async || [is_new(&store).await, is_new(&other).await];
+    let joins = async || {
+        let waiter = token();
+        in_line(ask(&store, waiter, Attempt::generate(), join()).await);
+        waiter.to_string()
+    };
+    joins().await;
+    assert_eq!(are_new().await, [false; 2]);
+    let _: () = redis.command(&["DEL", "fencepost:{0}:seats:k"]).await;
+    let first = joins().await;
+    assert_eq!(are_new().await, [true; 2]);
+    assert_eq!(are_new().await, [false; 2]);
+    let _: () = redis.command(&["DEL", "fencepost:{0}:line:k"]).await;
+    let second = joins().await;
+    assert_eq!(are_new().await, [true; 2]);
+    assert_eq!(are_new().await, [false; 2]);
+    let ends: Option<f64> = redis.command(&["ZSCORE", "fencepost:{0}:away:k", &first]).await;
+    assert!(ends.is_some(), "a ticket that is not put back ends");
+    let _: () = redis.command(&["HDEL", "fencepost:{0}:seats:k", &second]).await;
+    release(&store, holder).await;
+    assert_eq!(are_new().await, [true; 2]);
 }
 
 /// What is left of it counts for nothing: neither for its limit nor as somebody who is ahead.

@@ -252,38 +252,40 @@ async fn a_token_in_the_line_without_a_ticket_keeps_no_other_waiting() {
     assert_eq!(client.get("/locks/k").send().await.json()["waiters"], 0);
 }
 
-/// The first is a writer whose wait is over, and the last comes after the loss.
+/// The first is a writer whose wait is over, and the last comes after the loss. Each case has a gateway of its own: what one
+/// learns of a line it does for all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_key_of_a_line_may_be_lost() {
-    let redis = RedisServer::start().await;
-    let gateway = Gateway::on_redis(&redis, &[]).await;
-    let client = Client::new(gateway.address);
     let heals = async |kind: &str, slots: u64| {
-        let key = format!("{kind}-{slots}");
+        let stage = Stage::redis_with(&["--ticket-ttl", "5s"]).await;
+        let (client, redis) = (stage.client(), stage.redis.as_ref().unwrap());
         let put = |query: &str| {
-            let call = client.put(&format!("/locks/{key}?{query}")).token(&fresh_token());
+            let call = client.put(&format!("/locks/k?{query}")).token(&fresh_token());
             tokio::spawn(call.within(Duration::from_secs(60)).send())
         };
-        let of_lock = |kind: &str| format!("fencepost:{{0}}:{kind}:{key}");
-        let tickets = async || redis.command::<u64>(&["HLEN", &of_lock("seats")]).await;
+        let tickets = async || redis.command::<u64>(&["HLEN", &name("seats")]).await;
         let mut holder = String::new();
         for _ in 0..slots {
             holder = put(&format!("slots={slots}&ttl=1m")).await.unwrap().expect(201).token();
         }
         put("wait=1ms").await.unwrap().expect_problem(423, "lock-held");
-        let wait = format!("slots={slots}&ttl=1s&wait=50s");
-        let before = put(&wait);
-        kit::eventually("it waits", async || tickets().await == 2).await;
+        let wait = format!("slots={slots}&ttl=300ms&wait=50s");
+        let mut waiting: Vec<_> = (0..6).map(|_| put(&wait)).collect();
+        kit::eventually("they wait", async || tickets().await == 7).await;
         let is_of_all = matches!(kind, "due" | "gates");
-        let lost = if is_of_all { format!("fencepost:{{0}}:{kind}") } else { of_lock(kind) };
+        let lost = if is_of_all { format!("fencepost:{{0}}:{kind}") } else { name(kind) };
         let _: () = redis.command(&["DEL", &lost]).await;
         let there = tickets().await;
-        let after = put(&wait);
-        kit::eventually("it waits, too", async || tickets().await > there).await;
-        client.delete(&format!("/locks/{key}")).token(&holder).send().await.expect(204);
-        for waiting in [before, after] {
-            waiting.await.unwrap().expect(201);
+        waiting.push(put(&wait));
+        kit::eventually("one more waits", async || tickets().await > there).await;
+        client.delete("/locks/k").token(&holder).send().await.expect(204);
+        let released = Instant::now();
+        for granted in join_all(waiting).await {
+            granted.unwrap().expect(201);
         }
+        // The writer's ticket ends after 5 s. Waiters that are found one by one, at a look each 5 s, take longer.
+        let took = released.elapsed();
+        assert!(took < Duration::from_secs(15), "{kind} {slots}: {took:?}");
     };
     let kinds = ["seats", "line", "away", "due", "gates"];
     join_all(kinds.iter().flat_map(|kind| [heals(kind, 1), heals(kind, 2)])).await;

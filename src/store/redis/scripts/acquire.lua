@@ -209,7 +209,10 @@ if joins and (MODE == 'join' or not is_taken_over) then
   ticket = { place = place, gateway = ARGV[9], attempt = ATTEMPT, former = former, slots = SLOTS }
   queue.write_ticket(TOKEN, ticket)
   -- What is left of a wait queue whose tickets were lost is none.
-  if not has_queue then redis.call('DEL', KEYS[3], KEYS[4]) end
+  if not has_queue then
+    if redis.call('DEL', KEYS[3]) == 1 then queue.tell_of_loss() end
+    redis.call('DEL', KEYS[4])
+  end
   has_queue, has_ticket, is_taken_over = true, true, false
 end
 

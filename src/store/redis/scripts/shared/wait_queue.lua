@@ -71,16 +71,30 @@ local function open_queue(pool)
     if differs or slots > 1 then text = text .. ' *' .. whole(slots) end
     if differs then text = text .. ' *' .. whole(former.slots) end
     redis.call('HSET', TICKETS, token, whole(ticket.place) .. ' ' .. ticket.gateway .. ' ' .. ticket.attempt .. text)
-    -- These three live equally long: a token must not stand in the line without its ticket.
-    if redis.call('PTTL', TICKETS) >= QUEUE_LIFE_MS then return end
-    for _, key in ipairs({ TICKETS, QUEUE, AWAY }) do redis.call('PEXPIRE', key, QUEUE_LIFE_MS) end
+    -- A join lengthens all three: a token must not stand in the line without its ticket.
+    for _, key in ipairs({ TICKETS, QUEUE, AWAY }) do keep(key) end
+  end
+
+  -- Tickets were lost, and it is not known whose: the next heartbeat of each gateway says so, and it puts its waiters back.
+  local function tell_of_loss()
+    for _, gateway in ipairs(redis.call('ZRANGE', PRESENCE, 0, -1)) do redis.call('ZINCRBY', PRESENCE, -1, gateway) end
   end
 
   -- ZREM comes first for a server that is out of memory: it then allows the rest to a script that has written already.
   local function stand_in_queue(token, place)
     redis.call('ZREM', AWAY, token)
     redis.call('ZADD', QUEUE, whole(place), token)
-    if redis.call('PTTL', QUEUE) < 0 then redis.call('PEXPIRE', QUEUE, QUEUE_LIFE_MS) end
+    if redis.call('PTTL', QUEUE) >= 0 then return end
+    redis.call('PEXPIRE', QUEUE, QUEUE_LIFE_MS)
+    -- All tickets outside a new line are aside. One that is not stood in a line that was lost.
+    local tickets, is_lost = redis.call('HGETALL', TICKETS), false
+    for i = 1, #tickets, 2 do
+      is_lost = tickets[i] ~= token and redis.call('ZADD', AWAY, 'NX', NOW_MS + TICKET_MS, tickets[i]) == 1 or is_lost
+    end
+    if is_lost then
+      keep(AWAY)
+      tell_of_loss()
+    end
   end
 
   -- The ticket of a token whose client is away: kept for the life of a ticket, in the wait queue or aside.
@@ -136,11 +150,13 @@ local function open_queue(pool)
   -- `gates` no longer holds the answers to their last ones. A gateway whose client is there puts the ticket back.
   local function step_aside(tokens, tickets, is_heard)
     if #tokens == 0 then return end
-    local scored = {}
+    local scored, is_lost = {}, false
     for i, token in ipairs(tokens) do
       scored[#scored + 1] = NOW_MS + TICKET_MS
       scored[#scored + 1] = token
-      if tickets[i].gateway ~= NOBODY then
+      if tickets[i].gateway == 'none' then
+        is_lost = true
+      elseif tickets[i].gateway ~= NOBODY then
         if is_heard[i] then
           redis.call('ZINCRBY', PRESENCE, -1, tickets[i].gateway)
           tell_to_look(tickets[i])
@@ -152,6 +168,7 @@ local function open_queue(pool)
     redis.call('ZREM', QUEUE, unpack(tokens))
     redis.call('ZADD', AWAY, 'NX', unpack(scored))
     keep(AWAY)
+    if is_lost then tell_of_loss() end
   end
 
   -- Makes the dead tickets of some part of the wait queue step aside. A queue full of dead tickets would refuse living
@@ -240,10 +257,7 @@ local function open_queue(pool)
           aside[n], their_tickets[n], are_heard[n] = token, ticket, is_heard[i]
         elseif pool and not pool.admits(slots) then
           -- A left ticket ends, also where `away` was lost.
-          if ticket.gateway == NOBODY then
-            redis.call('ZADD', AWAY, 'NX', NOW_MS + TICKET_MS, token)
-            keep(AWAY)
-          end
+          if ticket.gateway == NOBODY and redis.call('ZADD', AWAY, 'NX', NOW_MS + TICKET_MS, token) == 1 then keep(AWAY) end
           is_over = true
         elseif token == taker then
           is_taken, is_over = true, true
@@ -348,6 +362,7 @@ local function open_queue(pool)
     NOBODY = NOBODY,
     NOW_MS = NOW_MS,
     tell_to_look = tell_to_look,
+    tell_of_loss = tell_of_loss,
     ticket_of = ticket_of,
     write_ticket = write_ticket,
     stand_in_queue = stand_in_queue,
