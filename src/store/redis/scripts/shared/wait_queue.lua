@@ -86,7 +86,9 @@ local function open_queue(pool)
     redis.call('ZADD', QUEUE, whole(place), token)
     if redis.call('PTTL', QUEUE) >= 0 then return end
     redis.call('PEXPIRE', QUEUE, QUEUE_LIFE_MS)
-    -- All tickets outside a new line are aside. One that is not stood in a line that was lost.
+    -- All tickets outside a new line are aside. One that is not stood in a line that was lost. With many aside, each new line would
+    -- cost too much.
+    if redis.call('ZCARD', AWAY) > MOST_AT_ONCE then return end
     local tickets, is_lost = redis.call('HGETALL', TICKETS), false
     for i = 1, #tickets, 2 do
       is_lost = tickets[i] ~= token and redis.call('ZADD', AWAY, 'NX', NOW_MS + TICKET_MS, tickets[i]) == 1 or is_lost
