@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::mem;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -184,7 +185,7 @@ impl Unread {
     /// lock must not end because its program reads nothing.
     pub(super) fn count_frame(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         match self.charge(FRAME_BYTES + bytes.len()) {
-            Ok(charge) => Bytes::from_owner(Piece { bytes, _place: None, _charges: (charge, None) }),
+            Ok(charge) => Bytes::from_owner(Piece { bytes, _place: None, _charge: charge }),
             // The connection is being closed.
             Err(TooMuchUnread) => bytes,
         }
@@ -246,9 +247,9 @@ impl Drop for Place {
 /// Bytes that count as unread until the connection has written them.
 struct Piece {
     bytes: Bytes,
-    /// What goes on for long has none.
+    /// What goes on for long has none, and neither has an answer before its pieces.
     _place: Option<Place>,
-    _charges: (Charge, Option<Charge>),
+    _charge: Charge,
 }
 
 impl AsRef<[u8]> for Piece {
@@ -260,10 +261,8 @@ impl AsRef<[u8]> for Piece {
 /// An answer of known size. It is handed on in pieces, and counted while it is unread.
 pub(super) struct CountedBody {
     body: Body,
-    /// What is left of its last frame.
+    /// What is left of its last frame. Each piece of it keeps the whole in memory, and so goes on counting the whole.
     rest: Bytes,
-    /// Not for the bytes of pages and documents, which are in memory anyway.
-    charge: Option<Charge>,
     /// Whether only answers keep its bytes, also if several share them.
     is_of_answers: bool,
     /// HTTP/1 copies each piece into a buffer at once. That is counted where it is written.
@@ -273,7 +272,7 @@ pub(super) struct CountedBody {
 
 impl CountedBody {
     pub(super) fn new(body: Body, is_of_answers: bool, counts_pieces: bool, unread: Arc<Unread>) -> Self {
-        Self { body, rest: Bytes::new(), charge: None, is_of_answers, counts_pieces, unread }
+        Self { body, rest: Bytes::new(), is_of_answers, counts_pieces, unread }
     }
 }
 
@@ -289,7 +288,7 @@ impl HttpBody for CountedBody {
         let (place, piece) = if this.counts_pieces {
             let place = Place::new(&this.unread);
             // This comes before the answer learns that it is taken. On this error, what it granted is rolled back.
-            match this.unread.charge(H2_ANSWER_BYTES + this.rest.len().min(PIECE_BYTES)) {
+            match this.unread.charge(H2_ANSWER_BYTES) {
                 Ok(charge) => (Some(place), Some(charge)),
                 Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
             }
@@ -304,32 +303,24 @@ impl HttpBody for CountedBody {
                 },
                 end => return Poll::Ready(end),
             }
-            this.is_of_answers |= this.rest.is_unique();
-            if this.rest.len() > PIECE_BYTES && this.is_of_answers {
+            // What grants a lock is shorter. Once it was read, nothing rolls that back any more.
+            let uncounted_bytes = if this.counts_pieces { SHORT_BYTES } else { PIECE_BYTES };
+            // The bytes of pages and documents are in memory anyway.
+            if this.rest.len() > uncounted_bytes && (this.is_of_answers || this.rest.is_unique()) {
                 match this.unread.charge(this.rest.len()) {
-                    Ok(charge) => this.charge = Some(charge),
+                    Ok(charge) => {
+                        let bytes = mem::take(&mut this.rest);
+                        this.rest = Bytes::from_owner(Piece { bytes, _place: None, _charge: charge });
+                    }
                     Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
                 }
             }
         }
         let length = this.rest.len().min(PIECE_BYTES);
-        // What grants a lock is shorter. Once it was read, nothing rolls that back any more.
-        let is_alone = place.is_some() && this.charge.is_none() && this.is_of_answers;
-        let own = match is_alone && length > SHORT_BYTES {
-            true => match this.unread.charge(length) {
-                Ok(charge) => Some(charge),
-                Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
-            },
-            // The last piece keeps the whole answer in memory, so it goes on counting it.
-            false if length == this.rest.len() => this.charge.take(),
-            false => None,
-        };
         let bytes = this.rest.split_to(length);
         Poll::Ready(Some(Ok(Frame::data(match place.zip(piece) {
             None => bytes,
-            Some((place, charge)) => {
-                Bytes::from_owner(Piece { bytes, _place: Some(place), _charges: (charge, own) })
-            }
+            Some((place, charge)) => Bytes::from_owner(Piece { bytes, _place: Some(place), _charge: charge }),
         }))))
     }
 
@@ -340,5 +331,29 @@ impl HttpBody for CountedBody {
     fn size_hint(&self) -> SizeHint {
         let rest = self.body.size_hint().exact().unwrap_or_default();
         SizeHint::with_exact(rest + self.rest.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use std::net::Ipv4Addr;
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cancelled_answer_counts_while_a_piece_of_it_is_unread() {
+        const BYTES: usize = 4 * PIECE_BYTES;
+        let counts = Arc::new(Connections::default());
+        let unread = Backpressure::new(usize::MAX, counts.clone()).connection(Ipv4Addr::LOCALHOST.into());
+        let mut body = CountedBody::new(Body::from(vec![0; BYTES]), false, true, unread);
+        let piece = body.frame().await.unwrap().unwrap();
+        drop(body);
+        assert!(usize::try_from(counts.unread_bytes.get()).unwrap() >= BYTES);
+        drop(piece);
+        assert_eq!(counts.unread_bytes.get(), 0);
     }
 }
