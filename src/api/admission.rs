@@ -73,7 +73,7 @@ pub(super) fn malformed(why: Malformed) -> Problem {
             "the request must say its Content-Length once, as a plain number, and not beside a Transfer-Encoding"
         }
         Malformed::Host => {
-            "the request must name its server exactly once: in one Host header, or in :authority, without a user and an @"
+            "the request must name its server once, in one Host header or in :authority, without a user and an @"
         }
     };
     Problem::new(ProblemType::MalformedRequest, detail)

@@ -81,10 +81,8 @@ impl Malformed {
         let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
         let has_user = |name: &[u8]| name.contains(&b'@');
         let is_named_once = match headers.get(HOST) {
-            None => match request.version() {
-                Version::HTTP_2 => authority.is_some_and(|authority| !has_user(authority)),
-                version => version != Version::HTTP_11,
-            },
+            // A health check by HTTP/2 may know no name for it.
+            None => request.version() != Version::HTTP_11 && !authority.is_some_and(has_user),
             Some(_) if headers.len() > headers.keys_len() && headers.get_all(HOST).iter().count() > 1 => {
                 false
             }
