@@ -82,10 +82,13 @@ pub fn check(method: &Method, path_and_query: &str, answer: &Answer) {
         return;
     }
     let sent = answer.header("content-type").unwrap_or_default();
+    // What a worker has stored as JSON has any shape, so the document has no schema for it.
+    if sent == "application/json" && answer.header("once") == Some("replayed") {
+        return;
+    }
     let found = content.get_key_value(&sent.split(';').next().unwrap().trim().to_ascii_lowercase());
     let (media_type, content) = found.unwrap_or_else(|| panic!("{what}: the document has no {sent}"));
-    // What a worker has stored has any shape, or none.
-    if media_type.ends_with("json") && answer.header("once") != Some("replayed") {
+    if media_type.ends_with("json") {
         let body = answer.json();
         // The schema of `PUT` is that of one lock, so that generated clients stay as they are.
         let is_of_several = body["locks"].is_array() && *method == Method::PUT;
