@@ -44,7 +44,7 @@ pub(super) struct Reaped {
     pub(super) status: WaitStatus,
 }
 
-pub(super) struct Process {
+struct Process {
     identity: Identity,
     parent: i32,
     group: i32,
@@ -207,26 +207,32 @@ impl Process {
     }
 }
 
-/// The other processes of our group, if a shell started it: else nothing could let the group go on after a stop.
-pub(super) fn mates_under_a_shell() -> Option<Vec<Process>> {
-    let processes = processes(&BTreeSet::new()).ok()?;
-    let (own, group) = (getpid().as_raw_nonzero().get(), getpgrp().as_raw_nonzero().get());
-    let (mates, others): (Vec<_>, Vec<_>) = processes.into_iter().partition(|process| process.group == group);
-    let has_shell = mates.iter().any(|mate| {
-        others.iter().any(|other| other.identity.0 == mate.parent && other.session == mate.session)
-    });
-    has_shell.then(|| mates.into_iter().filter(|mate| mate.identity.0 != own).collect())
-}
+/// The other processes of our group, which a shell started.
+pub(super) struct ShellJob(Vec<Process>);
 
-/// Stops this process and those of its group, as a terminal would have done. Returns when it goes on: when a shell says so, or at
-/// that time on `CLOCK_BOOTTIME`, since the command may have been let go on alone. Without a timer for that it does not stop.
-pub(super) fn stop_with(mates: &[Process], wakes_at: Duration) {
-    let wakes = SigevNotify::SigevSignal { signal: SIGCONT, si_value: 0 };
-    let Ok(mut timer) = Timer::new(ClockId::CLOCK_BOOTTIME, SigEvent::new(wakes)) else { return };
-    let at = Expiration::OneShot(wakes_at.into());
-    if timer.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME).is_ok() {
-        mates.iter().for_each(|mate| mate.signal(Signal::TSTP));
-        let _ = kill_process(getpid(), Signal::STOP);
+impl ShellJob {
+    /// Nothing where no shell started the group: then nothing could let it go on after a stop.
+    pub(super) fn find() -> Option<Self> {
+        let processes = processes(&BTreeSet::new()).ok()?;
+        let (own, group) = (getpid().as_raw_nonzero().get(), getpgrp().as_raw_nonzero().get());
+        let (mates, others): (Vec<_>, Vec<_>) =
+            processes.into_iter().partition(|process| process.group == group);
+        let has_shell = mates.iter().any(|mate| {
+            others.iter().any(|other| other.identity.0 == mate.parent && other.session == mate.session)
+        });
+        has_shell.then(|| Self(mates.into_iter().filter(|mate| mate.identity.0 != own).collect()))
+    }
+
+    /// Stops this process and the others, as a terminal would have done. Returns when it goes on: when the shell says so, or at that
+    /// time on `CLOCK_BOOTTIME`, since the command may have been let go on alone. Without a timer for that it does not stop.
+    pub(super) fn stop(&self, wakes_at: Duration) {
+        let wakes = SigevNotify::SigevSignal { signal: SIGCONT, si_value: 0 };
+        let Ok(mut timer) = Timer::new(ClockId::CLOCK_BOOTTIME, SigEvent::new(wakes)) else { return };
+        let at = Expiration::OneShot(wakes_at.into());
+        if timer.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME).is_ok() {
+            self.0.iter().for_each(|mate| mate.signal(Signal::TSTP));
+            let _ = kill_process(getpid(), Signal::STOP);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitStatus};
 
 use super::RunSettings;
 use super::lease::{Alarm, LeaseClock};
-use super::processes::{Family, Reaped, mates_under_a_shell, stop_with};
+use super::processes::{Family, Reaped, ShellJob};
 use super::renewals::Renewals;
 use super::signals::{SignalEvent, Signals};
 use super::terminal::Terminal;
@@ -227,9 +227,9 @@ impl CommandSupervisor<'_> {
             // It goes on when the one that stopped it says so. Meanwhile the lease is renewed.
             return;
         }
-        let mates = mates_under_a_shell();
+        let job = ShellJob::find();
         // Without a shell, one that sent SIGSTOP sends SIGCONT too.
-        if mates.is_none() && stopped == Some(Signal::STOP) {
+        if job.is_none() && stopped == Some(Signal::STOP) {
             return;
         }
         if wants_terminal {
@@ -237,8 +237,8 @@ impl CommandSupervisor<'_> {
         }
         if !(wants_terminal && can_have_it) {
             self.terminal.take_back();
-            if let Some(mates) = mates {
-                stop_with(&mates, self.lease.kills_at());
+            if let Some(job) = job {
+                job.stop(self.lease.kills_at());
             }
             let left = self.lease.kills_at().saturating_sub(boottime());
             std::thread::sleep(LET_GO_ON.min(left));
