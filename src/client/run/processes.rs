@@ -28,6 +28,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// After so many looks at new processes alone, all processes are looked at, since numbers are used again in time.
 const LOOKS_BETWEEN_WHOLE_ONES: u32 = 100;
 
+/// How often a run that is stopped beyond its time is let go on.
+const WAKES_EACH: Duration = Duration::from_millis(50);
+
 /// A process, told from a later one of the same number by when it started.
 type Identity = (i32, u64);
 
@@ -228,7 +231,8 @@ impl ShellJob {
     pub(super) fn stop(&self, wakes_at: Duration) {
         let wakes = SigevNotify::SigevSignal { signal: SIGCONT, si_value: 0 };
         let Ok(mut timer) = Timer::new(ClockId::CLOCK_BOOTTIME, SigEvent::new(wakes)) else { return };
-        let at = Expiration::OneShot(wakes_at.into());
+        // Again and again: the first may come before the stop does.
+        let at = Expiration::IntervalDelayed(wakes_at.into(), WAKES_EACH.into());
         if timer.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME).is_ok() {
             self.0.iter().for_each(|mate| mate.signal(Signal::TSTP));
             let _ = kill_process(getpid(), Signal::STOP);
