@@ -71,7 +71,8 @@ impl OtherStore {
                return is_known and is_allowed \
              end \
              local record = may('HMGET', ARGV[1], 'members') and redis.pcall('HMGET', ARGV[1], 'members', 'born') or { err = true } \
-             local has_fence = may('EXISTS', ARGV[2]) and redis.pcall('EXISTS', ARGV[2]) == 1 \
+             local fence_ms = may('PTTL', ARGV[2]) and redis.pcall('PTTL', ARGV[2]) \
+             local has_fence = type(fence_ms) == 'number' and fence_ms ~= -2 \
              return { not record.err and (record[1] or ''), record[2] and 1 or 0, has_fence and 1 or 0 }";
         let (record, fence) = (keys.record(), keys.fence(Bucket::default()));
         let mut call = redis::cmd("EVAL");
