@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 
 use axum::http::{HeaderValue, Method};
 
-use super::headers::is_public;
 use super::route::is_of_tool;
 use crate::access::{Caller, Right};
 use crate::audit::{Audit, Who};
@@ -131,8 +130,7 @@ impl RequestContext {
     }
 
     /// Says what the request asks for.
-    pub(super) fn set_asked(&self, mut asked: Asked) {
-        asked.key = asked.key.filter(|key| is_public(key.as_str()));
+    pub(super) fn set_asked(&self, asked: Asked) {
         // A request is read only once. If it were read again, the first result would stay.
         let _ = self.0.asked.set(asked);
     }

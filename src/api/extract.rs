@@ -4,11 +4,11 @@ use std::future::ready;
 
 use axum::extract::{FromRequest, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, Method, Uri};
 use futures_util::future::Either;
 
 use self::query_string::decode;
-use super::headers::LEASE_TOKEN;
+use super::headers::{LEASE_TOKEN, is_public};
 use super::problem::{Problem, ProblemType};
 use super::state::{AppState, Limits};
 use crate::access::Caller;
@@ -81,6 +81,10 @@ impl<Q: LockQuery> LockCall<Q> {
         let mut asked = call.query.asked(call.key.clone());
         if !call.others.is_empty() {
             asked.others.clone_from(&call.others);
+        }
+        // Those that take are refused where a secret is in their name.
+        if !matches!(parts.method, Method::PUT | Method::POST) {
+            asked.key = asked.key.filter(|key| is_public(key.as_str()));
         }
         let right = asked.right;
         context.set_asked(asked);
