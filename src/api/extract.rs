@@ -4,9 +4,10 @@ use std::future::ready;
 
 use axum::extract::{FromRequest, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::{HeaderMap, Uri};
 use futures_util::future::Either;
 
+use self::parameters::takes;
 use self::query_string::decode;
 use super::headers::{LEASE_TOKEN, is_public};
 use super::problem::{Problem, ProblemType};
@@ -83,7 +84,7 @@ impl<Q: LockQuery> LockCall<Q> {
             asked.others.clone_from(&call.others);
         }
         // Those that take are refused where a secret is in their name.
-        if !matches!(parts.method, Method::PUT | Method::POST) {
+        if !takes(&parts.method) {
             asked.key = asked.key.filter(|key| is_public(key.as_str()));
         }
         let right = asked.right;

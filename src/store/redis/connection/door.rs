@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::servers::Servers;
@@ -28,13 +29,13 @@ pub(crate) struct Door {
     /// A connection that no request uses, and when it was made.
     connection: Mutex<Option<(MultiplexedConnection, Instant)>>,
     /// When it was looked last, and what was found.
-    found: watch::Sender<Option<(Instant, Result<(), StoreError>)>>,
+    found: RwLock<Option<(Instant, Result<(), StoreError>)>>,
 }
 
 impl Door {
     /// Looks each second from now on, so that the answer is known also if no request asks.
     pub(crate) fn start(servers: Arc<Servers>, client: Option<Client>, patience: Duration) -> Arc<Self> {
-        let (connection, found) = (Mutex::default(), watch::Sender::default());
+        let (connection, found) = (Mutex::default(), RwLock::default());
         let door = Arc::new(Self { servers, client, patience, connection, found });
         let looking = Arc::downgrade(&door);
         tokio::spawn(async move {
@@ -56,7 +57,7 @@ impl Door {
         let Ok(mut kept) = timeout_at(deadline, self.connection.lock()).await else {
             return Err(StoreError::Unavailable("Redis does not answer".into()));
         };
-        if let Some((at, answer)) = &*self.found.borrow()
+        if let Some((at, answer)) = &*self.found.read()
             && at.elapsed() < LOOK_HOLDS_FOR
         {
             return answer.clone();
@@ -69,16 +70,14 @@ impl Door {
             }
             Err(_) => Err(StoreError::Unavailable("Redis does not answer".into())),
         };
-        self.found.send_replace(Some((Instant::now(), answer.clone())));
+        *self.found.write() = Some((Instant::now(), answer.clone()));
         answer
     }
 
     /// The same as far as it is known. It asks no server, so it waits for nothing.
     pub(crate) async fn seems_open(&self) -> bool {
-        let is_refused = |found: &Option<(Instant, Result<(), StoreError>)>| {
-            found.as_ref().is_some_and(|(_, answer)| answer.is_err())
-        };
-        self.servers.check(Instant::now()).await.is_ok() && !is_refused(&self.found.borrow())
+        self.servers.check(Instant::now()).await.is_ok()
+            && self.found.read().as_ref().is_none_or(|(_, answer)| answer.is_ok())
     }
 }
 
