@@ -263,21 +263,23 @@ impl<A: Application> Server<A> {
         let (settings, backpressure) = (Arc::clone(&self.settings), Arc::clone(&self.backpressure));
         let turns = Arc::clone(&self.turns);
         let open = settings.counts.open();
+        // Boxed, as the handshake is: a task has room for what it begins with, and for that, as long as the connection lives.
+        let begun = Box::new((stream, address));
         self.connections.spawn(async move {
+            let (stream, address) = *begun;
             let tcp_timeout = TcpTimeout::default();
             let stream = TimeoutStream::new(stream, tcp_timeout.clone());
-            let shaken = match &settings.tls {
-                None => Some((Either::Left(stream), None)),
-                // Boxed, so that connections without TLS do not carry the room for it.
+            let (stream, subject) = match &settings.tls {
+                None => (Either::Left(stream), None),
                 Some(tls) => {
                     let turns = (&*turns, place.handshakes());
-                    Box::pin(shake_hands(stream, tls, turns, &settings, &mut phase)).await
+                    let shaking = Box::pin(shake_hands(stream, tls, turns, &settings, &mut phase));
+                    let Some(shaken) = shaking.await else { return };
+                    shaken
                 }
             };
-            if let Some((stream, subject)) = shaken {
-                let peer = Arc::new(Peer { address, subject, tcp_timeout, is_cut: AtomicBool::new(false) });
-                serve_connection(stream, peer, &protocols, app, &settings, &backpressure, phase).await;
-            }
+            let peer = Arc::new(Peer { address, subject, tcp_timeout, is_cut: AtomicBool::new(false) });
+            serve_connection(stream, peer, &protocols, app, &settings, &backpressure, phase).await;
             drop((open, place, permit));
         });
     }

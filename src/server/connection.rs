@@ -47,7 +47,7 @@ const H2_UNREAD: Duration = Duration::from_secs(30);
 /// What ends a connection, apart from its client.
 struct Ends<'a> {
     settings: &'a ServerSettings,
-    peer: &'a Peer,
+    peer: Arc<Peer>,
     phase: watch::Receiver<Phase>,
     /// When the head of the first request must be complete.
     first_request_by: Instant,
@@ -86,15 +86,17 @@ impl Ends<'_> {
 
 /// Serves one connection until it ends, is idle or silent for too long, or the server's `phase` ends it. The requests
 /// may shorten the TCP timeout of `stream`.
-pub(super) async fn serve_connection(
+///
+/// An `async fn` would have room for its arguments beside that for what is made of them, as long as the connection lives.
+pub(super) fn serve_connection<'a, A: Application>(
     stream: Stream,
     peer: Arc<Peer>,
-    protocols: &Protocols,
-    app: impl Application,
-    settings: &ServerSettings,
+    protocols: &'a Protocols,
+    app: A,
+    settings: &'a ServerSettings,
     backpressure: &Arc<Backpressure>,
     phase: watch::Receiver<Phase>,
-) {
+) -> impl Future<Output = ()> + use<'a, A> {
     let requests = Arc::new(Requests::default());
     let unread = backpressure.connection(peer.address.ip());
     let mut service = {
@@ -117,18 +119,20 @@ pub(super) async fn serve_connection(
         })
     };
     let first_request_by = Instant::now() + settings.first_request_timeout;
-    let mut ends = Ends { settings, peer: &peer, phase, first_request_by, is_closing: false };
+    let mut ends = Ends { settings, peer, phase, first_request_by, is_closing: false };
     let mut wire = Wire::new(stream, Arc::clone(&requests), unread.clone());
-    while let Some(begun) = until_begun(&mut wire, &requests, &mut ends).await {
-        let served = protocols.serve(begun, wire, service);
-        let Some(quiet) = until_quiet(served, &requests, &unread, &mut ends).await else { return };
-        let Some((same_wire, not_understood, same_service)) = quiet.take_back() else { return };
-        (wire, service) = (same_wire, same_service);
-        wire.put_back(not_understood);
-    }
-    if *ends.phase.borrow() != Phase::Cut {
-        // This tells a TLS client that nothing more comes. If the client does not read it, it does not matter.
-        let _ = timeout(LAST_WORD, wire.shutdown()).await;
+    async move {
+        while let Some(begun) = until_begun(&mut wire, &requests, &mut ends).await {
+            let served = protocols.serve(begun, wire, service);
+            let Some(quiet) = until_quiet(served, &requests, &unread, &mut ends).await else { return };
+            let Some((same_wire, not_understood, same_service)) = quiet.take_back() else { return };
+            (wire, service) = (same_wire, same_service);
+            wire.put_back(not_understood);
+        }
+        if *ends.phase.borrow() != Phase::Cut {
+            // This tells a TLS client that nothing more comes. If the client does not read it, it does not matter.
+            let _ = timeout(LAST_WORD, wire.shutdown()).await;
+        }
     }
 }
 
