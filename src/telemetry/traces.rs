@@ -6,6 +6,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use futures_util::future::Either;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{FutureExt, Span, SpanKind, Status, TraceContextExt, Tracer, TracerProvider};
 use opentelemetry::{Context, Key, KeyValue};
@@ -89,11 +90,11 @@ impl RequestSpan {
         self.0.is_some()
     }
 
-    /// Runs `answer`. Its steps belong to this span.
-    pub async fn around<T>(&self, answer: impl Future<Output = T>) -> T {
+    /// Runs `answer`. Its steps belong to this span. (An `async fn` would have room for `answer` twice.)
+    pub fn around<A: Future>(&self, answer: A) -> impl Future<Output = A::Output> + use<A> {
         match &self.0 {
-            Some(context) => answer.with_context(context.clone()).await,
-            None => answer.await,
+            Some(context) => Either::Left(answer.with_context(context.clone())),
+            None => Either::Right(answer),
         }
     }
 

@@ -42,8 +42,8 @@ impl RequestSpan {
     }
 
     /// Runs `answer`.
-    pub async fn around<T>(&self, answer: impl Future<Output = T>) -> T {
-        answer.await
+    pub fn around<A: Future>(&self, answer: A) -> A {
+        answer
     }
 
     /// The request is over.

@@ -104,8 +104,8 @@ impl LogLine {
     }
 
     /// Runs `answer`. Its steps belong to the trace of this request.
-    pub(crate) async fn traced(&self, answer: impl Future<Output = Response>) -> Response {
-        self.span.around(answer).await
+    pub(crate) fn traced<A: Future>(&self, answer: A) -> impl Future<Output = A::Output> + use<A> {
+        self.span.around(answer)
     }
 
     /// Adds the headers of every answer. The line is written when the answer is handed to the socket.
