@@ -16,9 +16,12 @@ build: ## Build the program: target/release/fencepost
 	cargo build --release
 
 # By its own measure of what is worth copying into its callers, the compiler makes a program that is larger by a megabyte, and takes 1 %
-# fewer instructions for a request. The measurements run that one.
+# fewer instructions for a request. The measurements run that one. Rust's own linker, which it has for x86-64, keeps functions
+# that are the same once: a tenth of a megabyte less, at no cost.
+comma := ,
+ONCE_EACH := $(if $(filter x86_64,$(shell uname -m)),-C link-arg=-Wl$(comma)--icf=all)
 dist: ## Build what is shipped, and pack it: target/packages (on Debian or Ubuntu)
-	cargo rustc --profile dist --locked --bin fencepost -- -C llvm-args=-inline-threshold=30
+	cargo rustc --profile dist --locked --bin fencepost -- -C llvm-args=-inline-threshold=30 $(ONCE_EACH)
 	MOST=15000000 packaging/build $(or $(CARGO_TARGET_DIR),target)/dist/fencepost target/packages
 
 test: tools ## Install what the tests need where it is missing, and run all of them
