@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
-use axum::http::Uri;
 use clap::{Args, ValueEnum};
+use reqwest::Url;
 use tracing::level_filters::LevelFilter;
 
 use super::address::check_listen;
@@ -120,17 +120,17 @@ fn otlp_endpoint_of(text: &str) -> Result<String, SettingsError> {
             "this program was built without traces: leave the setting out, or build with the feature `traces`",
         ));
     }
-    let uri: Uri = text.parse().map_err(|_| error("must be the address of a collector"))?;
-    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+    let mut url = Url::parse(text).map_err(|_| error("must be the address of a collector"))?;
+    if !matches!(url.scheme(), "http" | "https") {
         return Err(error("must begin with http:// or https://"));
     }
-    if uri.authority().is_none_or(|authority| authority.as_str().contains('@')) {
+    if !url.username().is_empty() || url.password().is_some() {
         return Err(error("must hold no password: OTEL_EXPORTER_OTLP_HEADERS is for that"));
     }
-    Ok(match uri.path() {
-        "" | "/" => format!("{}/v1/traces", text.trim_end_matches('/')),
-        _ => text.to_owned(),
-    })
+    if url.path() == "/" {
+        url.set_path("/v1/traces");
+    }
+    Ok(url.into())
 }
 
 /// The form of the log.
