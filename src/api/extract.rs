@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri};
 use futures_util::future::Either;
 
-use self::parameters::takes;
+use self::parameters::names_old_lock;
 use self::query_string::decode;
 use super::headers::{LEASE_TOKEN, is_public};
 use super::problem::{Problem, ProblemType};
@@ -83,9 +83,9 @@ impl<Q: LockQuery> LockCall<Q> {
         if !call.others.is_empty() {
             asked.others.clone_from(&call.others);
         }
-        // Those that take are refused where a secret is in their name.
-        if !takes(&parts.method) {
-            asked.key = asked.key.filter(|key| is_public(key.as_str()));
+        // All others are refused where a secret is in their name.
+        if names_old_lock(parts) {
+            asked.key = asked.key.filter(|key| is_public(key.as_str(), Some(&parts.headers)));
         }
         let right = asked.right;
         context.set_asked(asked);

@@ -39,8 +39,9 @@ pub(super) const CORP: HeaderName = HeaderName::from_static("cross-origin-resour
 /// Whether a secret stands in a text of the request: the lease token in these headers, or an API key, as `is_key_in` finds one. It
 /// may stand there in capitals, or be percent-encoded once more or twice.
 pub(super) fn has_secret(text: &[u8], headers: Option<&HeaderMap>, is_key_in: fn(&[u8]) -> bool) -> bool {
-    // Each part of the text is compared. A request with two tokens, and a longer text, is refused anyway.
-    let headers = headers.filter(|_| text.len() <= LockKey::MAX_BYTES);
+    // Each part of the text is compared. A shorter text has no room for a token. A longer one is refused anyway, and so is a request
+    // with two tokens.
+    let headers = headers.filter(|_| (LeaseToken::MIN_CHARS..=LockKey::MAX_BYTES).contains(&text.len()));
     let is_token_in = |text: &[u8]| {
         headers.into_iter().flat_map(|headers| headers.get_all(LEASE_TOKEN)).take(2).any(|token| {
             (LeaseToken::MIN_CHARS..=LeaseToken::MAX_CHARS.min(text.len())).contains(&token.len())
@@ -53,7 +54,8 @@ pub(super) fn has_secret(text: &[u8], headers: Option<&HeaderMap>, is_key_in: fn
     is_in(text) || decoded(text).is_some_and(twice)
 }
 
-/// Whether logs may show a name. A lock of 0.1.0 may have an API key in its own, or in that of its owner.
-pub(super) fn is_public(name: &str) -> bool {
-    !has_secret(name.as_bytes(), None, ShownKey::stands_in)
+/// Whether logs may show a name. A lock of 0.1.0 may have an API key in its own, or in that of its owner. And a request that takes
+/// nothing may have its own lease token, in these headers, in the name of a lock.
+pub(super) fn is_public(name: &str, headers: Option<&HeaderMap>) -> bool {
+    !has_secret(name.as_bytes(), headers, ShownKey::stands_in)
 }

@@ -90,18 +90,16 @@ pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>) -> Problem {
     Problem::input(ProblemType::BadParameter, name, detail)
 }
 
-/// Whether a request of this method may take what it names.
-pub(super) fn takes(method: &Method) -> bool {
-    matches!(*method, Method::PUT | Method::POST)
+/// Whether the lock that a request names may be one of 0.1.0: the request takes none.
+pub(super) fn names_old_lock(parts: &Parts) -> bool {
+    !matches!(parts.method, Method::PUT | Method::POST) && parts.uri.path().starts_with("/lock")
 }
 
 /// Refuses a name with a secret in it, which a client has put into the wrong place: logs and lists show names. A lock of 0.1.0 may
 /// have such a name, so it can be looked at, renewed and ended.
 pub(crate) fn refuse_secret(parameter: &str, name: &[u8], parts: Option<&Parts>) -> Result<(), Problem> {
-    let taking = parts.filter(|parts| takes(&parts.method));
-    let is_of_lock = |parts: &Parts| parameter == "key" && parts.uri.path().starts_with("/lock");
-    let may_be_old = taking.is_none() && parts.is_some_and(is_of_lock);
-    if may_be_old || !has_secret(name, taking.map(|parts| &parts.headers), ShownKey::stands_in) {
+    let may_be_old = parameter == "key" && parts.is_some_and(names_old_lock);
+    if may_be_old || !has_secret(name, parts.map(|parts| &parts.headers), ShownKey::stands_in) {
         return Ok(());
     }
     let kind = if parameter == "key" { ProblemType::BadKey } else { ProblemType::BadParameter };

@@ -225,8 +225,8 @@ pub(super) async fn break_lock(
             _ => return broken,
         };
         let fencing_token = lease.map(|lease| lease.fencing_token).or(number).map(FencingToken::get);
-        let owner = lease.and_then(Lease::owner).filter(|owner| is_public(owner)).map(str::to_owned);
-        let lock = Some(key.as_str()).filter(|key| is_public(key)).map(str::to_owned);
+        let owner = lease.and_then(Lease::owner).filter(|owner| is_public(owner, None)).map(str::to_owned);
+        let lock = Some(key.as_str()).filter(|key| is_public(key, None)).map(str::to_owned);
         state.audit.record(Event::Break { who, lock, record: None, fencing_token, owner, outcome });
         broken
     };

@@ -51,6 +51,47 @@ async fn no_lock_no_record_and_no_owner_is_named_after_an_api_key() {
     assert!(logs.iter().all(|log| !log.contains(&key[16..])), "{logs:?}");
 }
 
+/// As where a script sends `key=$TOKEN`. The token may still hold a lock: who reads the log could release it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_log_shows_a_name_with_the_lease_token_of_the_request_in_it() {
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("ci", "\"acquire\", \"inspect\", \"once\", \"admin\"");
+    file.write();
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.log");
+    let flag = file.flag();
+    let flags = ["--store", "memory:", &flag[0], &flag[1], "--audit-log", audit.to_str().unwrap()];
+    let gateway = Gateway::start(&flags).await;
+    let client = Client::new(gateway.address);
+    let token = fresh_token();
+    let requests = [
+        ("PATCH", format!("/lock?key=a/{token}"), 404),
+        ("DELETE", format!("/locks/a%2F{token}"), 404),
+        ("DELETE", format!("/lock?key={token}&force=true"), 400),
+        ("GET", format!("/lock?key=a/{}", token.to_uppercase()), 404),
+        ("HEAD", format!("/locks/{token}"), 404),
+        ("PATCH", format!("/once/{token}"), 400),
+        ("DELETE", format!("/once?key={token}"), 400),
+        ("GET", format!("/once/{token}"), 400),
+        ("GET", format!("/events?key={token}"), 400),
+        // This name is longer than the token, and stays in the logs.
+        ("PATCH", "/lock?key=a-name-of-more-than-thirty-two-letters".to_owned(), 404),
+    ];
+    for (method, address, status) in &requests {
+        client.call(method, address).key(&key).token(&token).send().await.expect(*status);
+    }
+    let audited = || std::fs::read_to_string(&audit).unwrap();
+    let answered =
+        || gateway.log().into_iter().filter(|line| line.contains("\"answered\"")).collect::<Vec<_>>();
+    eventually("each is a line of both logs", async || {
+        audited().matches("\"key-use\"").count() == requests.len() && answered().len() == requests.len()
+    })
+    .await;
+    for log in [gateway.log().join("\n"), audited()] {
+        assert!(!log.to_lowercase().contains(&token) && log.contains("thirty-two-letters"), "{log}");
+    }
+}
+
 /// It was taken at 0.1.0, which let such names pass. Its holder goes on, and logs do not show the name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_of_0_1_0_that_is_named_after_an_api_key_is_renewed_released_and_broken() {
