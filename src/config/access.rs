@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
-use axum::http::uri::{Authority, Uri};
+use axum::http::uri::Authority;
 use clap::Args;
 
 use super::error::{SettingsError, needs, require};
@@ -239,14 +239,21 @@ fn allowed_host(host: &str) -> Result<String, SettingsError> {
     }
 }
 
+/// Any other way of writing an origin would be that of no request, and allow nothing.
 fn allowed_origin(origin: &str) -> Result<HeaderValue, SettingsError> {
-    let how = "is no origin; write it as a browser does, such as https://app.example";
-    let error = || SettingsError::new("--cors-origin", format!("{origin:?} {how}"));
-    let uri: Uri = origin.parse().map_err(|_| error())?;
-    let is_origin = matches!(uri.scheme_str(), Some("http" | "https"))
-        && uri.authority().is_some_and(|authority| origin.ends_with(authority.as_str()));
-    if !is_origin {
-        return Err(error());
-    }
-    HeaderValue::from_str(origin).map_err(|_| error())
+    let is_as_sent = |rest: &str, default_port| {
+        let Ok(authority) = rest.parse::<Authority>() else { return false };
+        let host = authority.host();
+        let sent = match authority.port_u16() {
+            Some(port) if port != default_port => format!("{host}:{port}"),
+            _ => host.to_owned(),
+        };
+        sent.to_ascii_lowercase() == rest && !host.is_empty() && !host.contains('*')
+    };
+    let is_origin = origin.strip_prefix("http://").is_some_and(|rest| is_as_sent(rest, 80))
+        || origin.strip_prefix("https://").is_some_and(|rest| is_as_sent(rest, 443));
+    HeaderValue::from_str(origin).ok().filter(|_| is_origin).ok_or_else(|| {
+        let how = "is no origin; write it as a browser does, in small letters and without its usual port, such as https://app.example";
+        SettingsError::new("--cors-origin", format!("{origin:?} {how}"))
+    })
 }

@@ -103,6 +103,13 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
         (&["--cors-origin", "app.example"], "--cors-origin"),
         (&["--cors-origin", "https://app.example/"], "--cors-origin"),
         (&["--cors-origin", "*"], "--cors-origin"),
+        (&["--cors-origin", "https://*.example"], "--cors-origin"),
+        (&["--cors-origin", "HTTPS://app.example"], "--cors-origin"),
+        (&["--cors-origin", "https://App.example"], "--cors-origin"),
+        (&["--cors-origin", "https://app.example:443"], "--cors-origin"),
+        (&["--cors-origin", "http://app.example:080"], "--cors-origin"),
+        (&["--cors-origin", "https://u:p@app.example"], "--cors-origin"),
+        (&["--cors-origin", "https://bücher.example"], "--cors-origin"),
     ];
     for (args, said) in cases {
         let output = run(args);
