@@ -1,7 +1,10 @@
 //! The page on settings is what the program says of its flags.
 
+use std::collections::BTreeSet;
+
 use clap::CommandFactory;
 use fencepost::config::{Cli, settings_page};
+use regex::Regex;
 
 use super::pages;
 
@@ -30,6 +33,31 @@ fn each_flag_of_each_command_is_on_the_page_with_its_variable() {
         commands.extend(command.get_subcommands().cloned());
     }
     assert!(count > 70, "{count}");
+}
+
+#[test]
+fn each_variable_that_a_page_names_is_read() {
+    let name = Regex::new("FENCEPOST_[A-Z0-9_]+").unwrap();
+    // Two that no flag stands for, and one of the tests.
+    let mut read: BTreeSet<_> =
+        ["FENCEPOST_API_KEY", "FENCEPOST_CURL", "FENCEPOST_BEFORE"].map(str::to_owned).into();
+    let mut commands = vec![Cli::command()];
+    while let Some(command) = commands.pop() {
+        let names = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
+        read.extend(names.map(str::to_owned));
+        commands.extend(command.get_subcommands().cloned());
+    }
+    for page in pages() {
+        for named in name.find_iter(&page.text) {
+            assert!(
+                read.contains(named.as_str()),
+                "{}:{}: {}",
+                page.name,
+                page.line(named.start()),
+                named.as_str()
+            );
+        }
+    }
 }
 
 /// `-h` fits on a screen: what needs more words is said by `--help`.
