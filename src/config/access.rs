@@ -75,7 +75,7 @@ pub struct FacadeArgs {
 
     /// Serve FleetLock, at /fleet-lock: so many machines of a group may reboot at once (may be repeated)
     ///
-    /// For example default=1. A group that is not named is refused.
+    /// For example default=1. A group has at most 100 slots, and one that is not named is refused.
     #[arg(
         long,
         help_heading = "Protocols of other tools",
