@@ -63,14 +63,18 @@ pub(crate) fn refuse_body(
 }
 
 /// Reads the small body of a tool's request. One that is empty is there too, but must not be a lost one. Over HTTP/2, reading a
-/// stream that its client resets may end as if it were whole. Over HTTP/1.0, a body without a length is none.
+/// stream that its client resets may end as if it were whole. Over HTTP/1.0, a body without a length may be a lost one.
 /// The request keeps neither its headers nor its address.
 pub(crate) async fn read_small_body(
     parts: &mut Parts,
     mut body: Body,
     app: &AppState,
 ) -> Result<Bytes, Problem> {
-    let (mut room, announced) = (room_to_wait(parts, app)?, announced_bytes(&parts.headers));
+    let announced = announced_bytes(&parts.headers);
+    if announced.is_none() && parts.version < Version::HTTP_11 {
+        return Err(bad_parameter("body", "over HTTP/1.0, send Content-Length, 0 where there is no body"));
+    }
+    let mut room = room_to_wait(parts, app)?;
     // The head may be longer than all that is counted here.
     (parts.headers, parts.uri) = Default::default();
     let read = timeout(BODY_TIMEOUT, read_body(&mut body, LARGEST_SMALL_BODY, &mut room)).await;
@@ -80,11 +84,10 @@ pub(crate) async fn read_small_body(
         Err(BodyFailure::CutOff | BodyFailure::TooLarge) => None,
     };
     let detail = format!("the body ended too early, or has more than {LARGEST_SMALL_BODY} bytes");
-    let is_whole = |bytes: &Bytes| match (announced, parts.version) {
-        (Some(length), _) => bytes.len() as u64 == length,
-        (None, Version::HTTP_11) => true,
+    let is_whole = |bytes: &Bytes| match announced {
+        Some(length) => bytes.len() as u64 == length,
         // Only now: a client may end its stream with an empty frame behind the head.
-        (None, version) => version > Version::HTTP_11 && body.is_end_stream(),
+        None => parts.version == Version::HTTP_11 || body.is_end_stream(),
     };
     bytes.filter(is_whole).ok_or_else(|| bad_parameter("body", detail))
 }
