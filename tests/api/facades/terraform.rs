@@ -47,7 +47,7 @@ async fn a_run_has_the_lock_until_it_unlocks() {
             // A late copy of the run's first request.
             let over = lock(&ids[0]).send().await.expect(409).json();
             assert_eq!(over["ID"], json!(ids[0]));
-            assert_eq!(over["Info"], "this ID has asked to unlock before: begin a new run");
+            assert_eq!(over["Info"], "this ID was unlocked before: begin a new run");
             lock(&ids[1]).send().await.expect(200);
             unlock(&ids[1]).send().await.expect(200);
             unlock(&fresh_token()).send().await.expect_problem(404, "not-held");
@@ -69,6 +69,33 @@ async fn an_unlock_that_is_sent_again_says_whether_another_run_has_the_lock_now(
         unlock(&other).send().await.expect_problem(404, "not-held");
         lock(&fresh_token()).send().await.expect(200);
         unlock(&other).send().await.expect_problem(409, "held-by-another");
+    })
+    .await;
+}
+
+/// A copy of a request of the run that was killed may be on its way. If the run is at work after all, it must be told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_lock_was_opened_by_its_id_does_not_take_it_again() {
+    each_store_and(&LONG, async |client| {
+        let [run, late, other, waiting] = [(); 4].map(|()| fresh_token());
+        let [lock, unlock] = ["LOCK", "UNLOCK"].map(|method| {
+            move |id: &str| client.call(method, BOTH_FORMS[0]).body(lock_info(id, "ann@laptop"))
+        });
+        let open = |id: &str| client.call("UNLOCK", BOTH_FORMS[0]).body(json!({ "ID": id }).to_string());
+        lock(&run).send().await.expect(200);
+        open(&run).send().await.expect(200);
+        lock(&run).send().await.expect(409);
+        unlock(&run).send().await.expect_problem(404, "not-held");
+        // It is opened before its first request has come.
+        open(&late).send().await.expect_problem(404, "not-held");
+        lock(&late).send().await.expect(409);
+        lock(&other).send().await.expect(200);
+        unlock(&run).send().await.expect_problem(409, "held-by-another");
+        // The ID of a run that was refused is easily taken for the holder's.
+        open(&waiting).send().await.expect_problem(409, "held-by-another");
+        unlock(&other).send().await.expect(200);
+        lock(&waiting).send().await.expect(200);
+        unlock(&waiting).send().await.expect(200);
     })
     .await;
 }

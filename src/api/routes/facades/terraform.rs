@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::steps::{AskedLock, Taken, from_json, take};
+use super::steps::{AskedLock, Taken, from_json, in_doubt, take};
 use crate::access::Right;
 use crate::api::answers::{self, JSON};
 use crate::api::context::RequestContext;
@@ -155,10 +155,7 @@ pub(super) async fn lock_or_unlock(
     if info.who.is_empty() && info.operation.is_empty() {
         force_by_id(&app, context, &call, &info).await?;
     } else {
-        let (state, token, account) = (app.clone(), info.token()?, account_of(&app, &call.caller));
-        let key = call.key.clone();
-        let releasing = async move { state.service.release(&key, &token).await };
-        let mut released = app.see_through(account, releasing).await?;
+        let mut released = release(&app, &call, info.token()?).await?;
         // One that is sent again is told what the first one was told, and the lock may have been taken or released since.
         if released != Released::Released
             && let Ok(now) = app.service.inspect(&call.key, None).await
@@ -185,7 +182,19 @@ async fn force(
     break_lock(app, context, call.key.clone(), number).await
 }
 
-/// A person says the `ID`, and nothing else. The run that it names is not to be told that it has unlocked: it may be at work.
+/// Releases what a run has. Its `ID` takes nothing from then on.
+async fn release(
+    app: &AppState,
+    call: &LockCall<TerraformQuery>,
+    token: LeaseToken,
+) -> Result<Released, Problem> {
+    let (state, key) = (app.clone(), call.key.clone());
+    let releasing = async move { state.service.release(&key, &token).await };
+    Ok(app.see_through(account_of(app, &call.caller), releasing).await?)
+}
+
+/// A person says the `ID`, and nothing else. The run that it names is not to be told that it has unlocked: it may be at work. So
+/// the lock is broken, and released when the run does not hold it: a late copy of its `LOCK` takes nothing.
 async fn force_by_id(
     app: &AppState,
     context: &RequestContext,
@@ -195,14 +204,16 @@ async fn force_by_id(
     let token = info.token()?;
     match app.service.inspect(&call.key, Some(&token)).await? {
         Inspected::Held { lease, yours: Some(true), .. } => {
-            break_lock(app, context, call.key.clone(), Some(lease.fencing_token)).await
+            break_lock(app, context, call.key.clone(), Some(lease.fencing_token)).await?;
+            release(app, call, token).await.map(drop).map_err(in_doubt)
         }
         // As the ID of a client that has none, it is told the number of its grant.
         Inspected::Held { lease, .. } if lease.fencing_token.get().to_string() == info.id => {
             force(app, context, call, Some(lease.fencing_token)).await
         }
+        // The ID may be that of a run that waits.
         Inspected::Held { .. } => has_unlocked(Released::HeldByAnother),
-        Inspected::Free { .. } => has_unlocked(Released::NotHeld),
+        Inspected::Free { .. } => has_unlocked(release(app, call, token).await?),
     }
 }
 
@@ -237,7 +248,7 @@ async fn lock(app: &AppState, call: LockCall<TerraformQuery>, info: &LockInfo) -
             Ok(Problem::lock_held(&refusal).in_form(&holder))
         }
         Taken::Over(problem) => {
-            let why = "this ID has asked to unlock before: begin a new run".to_owned();
+            let why = "this ID was unlocked before: begin a new run".to_owned();
             let over = LockInfo { id: info.id.clone(), info: why, ..LockInfo::at(key) };
             Ok(problem.in_form(&over))
         }
