@@ -44,6 +44,19 @@ async fn an_owner_locks_and_unlocks_by_name() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_min_hold_keeps_is_held_by_no_owner() {
+    each_store_and(&["--dapr"], async |client| {
+        let key = "/lock?key=dapr:orders:order+7";
+        let put = client.put(&format!("{key}&ttl=1m&min_hold=50s&owner=w")).send().await.expect(201);
+        assert_eq!(unlock(client, "ann").await, 2);
+        client.delete(key).token(&put.token()).send().await.expect(204);
+        assert_eq!(unlock(client, "ann").await, 1);
+        assert_eq!(lock(client, "ann", 60).await, false);
+    })
+    .await;
+}
+
 /// Each has the status 200.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_one_in_the_log_and_in_the_metrics() {

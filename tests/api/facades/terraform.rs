@@ -100,6 +100,20 @@ async fn a_run_whose_lock_was_opened_by_its_id_does_not_take_it_again() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_min_hold_keeps_is_told_as_released() {
+    let gateway = Gateway::start(&["--store", "memory:", "--terraform"]).await;
+    let client = Client::new(gateway.address);
+    let put = client.put("/locks/k?ttl=1m&min_hold=50s&owner=w").send().await.expect(201);
+    client.delete("/locks/k").token(&put.token()).send().await.expect(204);
+    let refused = client.call("LOCK", "/terraform/k").body(lock_info("1", "a")).send().await;
+    let told = refused.expect(423).json()["Info"].as_str().unwrap().to_owned();
+    assert!(told.starts_with("it was released, and min_hold keeps the lock taken for "), "{told}");
+    let unlock = client.call("UNLOCK", "/terraform/k").body(lock_info("1", "a")).send().await;
+    let problem = unlock.expect_problem(409, "held-by-another").json();
+    assert!(problem["detail"].as_str().unwrap().contains("min_hold keeps it taken"), "{problem}");
+}
+
 /// A run that ends after its lease must be told, and not that all went well.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_as_long_as_the_address_says_and_else_a_day() {

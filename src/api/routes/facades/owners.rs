@@ -26,6 +26,7 @@ pub(super) enum Found {
     Own(Vec<NamedGrant>),
     /// Others hold it.
     OfOthers,
+    /// No client holds it, also where `min_hold` keeps it taken.
     Free,
 }
 
@@ -83,6 +84,7 @@ impl NamedOwner<'_> {
                     "more hold the lock than can be told, so it is not known whether this owner does";
                 Err(Problem::new(ProblemType::OutcomeUnknown, detail))
             }
+            true if leases.iter().all(|lease| lease.is_released) => Ok(Found::Free),
             true => Ok(Found::OfOthers),
         }
     }

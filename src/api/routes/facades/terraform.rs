@@ -90,11 +90,16 @@ impl LockInfo {
         // Without an ID, newer versions of the tool do not ask again.
         let number = lease.fencing_token.get().to_string();
         let (id, operation, who) = of_run().unwrap_or((&number, "", owner));
+        let left = for_people(lease.left_ms);
+        let info = match lease.is_released {
+            true => format!("it was released, and min_hold keeps the lock taken for {left} more"),
+            false => format!("its lease ends in {left}, unless it is unlocked before"),
+        };
         Self {
             id: id.to_owned(),
             operation: operation.to_owned(),
             who: who.to_owned(),
-            info: format!("its lease ends in {}, unless it is unlocked before", for_people(lease.left_ms)),
+            info,
             ..Self::at(key)
         }
     }
@@ -226,7 +231,7 @@ fn has_unlocked(released: Released) -> Result<(), Problem> {
         }
         Released::HeldByAnother => (
             ProblemType::HeldByAnother,
-            "this ID does not hold the lock: a run with another ID holds it, or another kind of client",
+            "this ID does not hold the lock: a run with another ID holds it, or another kind of client, or min_hold keeps it taken",
         ),
     };
     Err(Problem::new(kind, detail))
