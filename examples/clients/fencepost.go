@@ -480,7 +480,7 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 	}
 }
 
-// Whether this is the gateway's whole answer to this request. A proxy may answer 200 with anything.
+// Whether this is the gateway's whole answer to this request. A proxy may answer 200 with anything, and 204.
 func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, header http.Header) bool {
 	var grant struct {
 		Key            string `json:"key"`
@@ -498,7 +498,7 @@ func (l *Lease) accepts(method string, sent time.Time, status int, text []byte, 
 	}
 	isBegin := l.record != nil && method == "PUT"
 	if method == "DELETE" {
-		return status == http.StatusNoContent
+		return status == http.StatusNoContent && header.Get("X-Request-Id") != "" // Each answer of a gateway has that.
 	} else if isBegin && status == http.StatusOK { // That is somebody's result.
 		return header.Get("Lease-Token") == l.Token && l.record.isReplayed(text, header)
 	} else if status != http.StatusCreated && (isBegin || status != http.StatusOK) {

@@ -52,9 +52,9 @@ function kindOf(status, type) {
   if (status === 408 || status === 429 || NOTHING_HAPPENED.includes(name)) return Unavailable;
   return status >= 500 && status !== 501 ? Unknown : Refused;
 }
-/** Whether that is the whole answer to this request. A proxy may answer 200 with anything, or with another answer. */
-function isDone(method, path, key, token, status, body) {
-  if (method === "DELETE") return status === 204;
+/** Whether that is the whole answer to this request. A proxy may answer 204, 200 with anything, or another answer. */
+function isDone(method, path, key, token, status, body, headers) {
+  if (method === "DELETE") return status === 204 && "x-request-id" in headers; // Each answer of a gateway has that.
   const isBegin = method === "PUT" && path === "/once"; // There, 200 is somebody's result.
   const isPositive = (number) => Number.isInteger(number) && number > 0;
   const locks = Array.isArray(body?.locks) ? body.locks : [body]; // Of several, each has its number.
@@ -300,7 +300,7 @@ export class Fencepost {
       if (result) return [sentAt, result];
       const text = data.toString(), wait = headers["retry-after"], after = /^\d+$/.test(wait) ? wait * 1000 : undefined;
       let body; try { body = JSON.parse(text || "{}"); } catch { /* A proxy's answer. */ }
-      if (isDone(method, path, key, token, status, body)) return [sentAt, body];
+      if (isDone(method, path, key, token, status, body, headers)) return [sentAt, body];
       const problem = String(body?.type).startsWith("/problems/") ? body : {};
       if (status === 400 && !problem.type && url.startsWith("http:") && /tls|https/i.test(text)) status = -1;
       const kind = kindOf(status, problem.type);

@@ -45,9 +45,9 @@ def kind_of(status: int, problem: str) -> type[FencepostError]:
     if status in (404, 409) and problem != "/problems/not-found": return Lost
     if status in (408, 429) or problem in NOTHING_HAPPENED: return Unavailable
     return Unknown if status >= 500 and status != 501 else Refused
-def is_done(method: str, path: str, key: "Keys", token: str, status: int, body: Any) -> bool:
-    """Whether it is the whole answer to this very request. A proxy may answer 200 with anything."""
-    if method == "DELETE": return status == 204
+def is_done(method: str, path: str, key: "Keys", token: str, status: int, body: Any, said: Any) -> bool:
+    """Whether it is the whole answer to this very request. A proxy may answer 200 with anything, and 204."""
+    if method == "DELETE": return status == 204 and "X-Request-Id" in said  # Each answer of a gateway has that.
     is_begin = (method, path) == ("PUT", "/once")  # There, 200 is somebody's result.
     def has(it: Any, name: str) -> bool: return isinstance(it, dict) and type(it.get(name)) is int and it[name] > 0
     if not has(body, "kept_ms" if method == "POST" else "ttl_ms"): return False
@@ -309,7 +309,7 @@ class Fencepost:
             if path == "/once" and method == "PUT" and (done := replayed(token, status, data, said)): return sent, done
             answer: Any = None
             with suppress(ValueError, RecursionError): answer = json.loads(data or "{}")
-            if is_done(method, path, key, token, status, answer): return sent, answer
+            if is_done(method, path, key, token, status, answer, said): return sent, answer
             text, wait = data.decode(errors="replace"), said.get("Retry-After") or ""
             after = float(wait) if wait.isdecimal() else None
             problem = answer if isinstance(answer, dict) and str(answer.get("type")).startswith("/problems/") else {}

@@ -135,8 +135,8 @@ impl Gateway {
         }
     }
 
-    /// Breaks the lock, if this grant still holds it. What stands in front of a gateway may answer 204 as well, so the same is asked
-    /// once more: a gateway then says, in its own words, that this grant holds the lock no longer.
+    /// Breaks the lock, if this grant still holds it. What stands in front of a gateway may answer 204 with an id of its own, so the
+    /// same is asked once more: a gateway then says, in its own words, that this grant holds the lock no longer.
     pub(crate) async fn break_grant(
         &self,
         fencing_token: u64,

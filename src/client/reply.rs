@@ -9,6 +9,7 @@ use super::once::{StoredOutput, WorkOutput};
 use super::trouble::{Contact, Trouble};
 
 pub(super) const LEASE_TOKEN: &str = "lease-token";
+const REQUEST_ID: &str = "x-request-id";
 /// What an answer says that is no yes. First what is said of locks, then of work that is done once.
 const NOT_HELD: &str = "/problems/not-held";
 const HELD_BY_ANOTHER: &str = "/problems/held-by-another";
@@ -256,7 +257,8 @@ impl GatewayReply<'_> {
     /// What it says of a release; `None` if it decides nothing.
     pub(super) fn release(&self) -> Option<ReleaseAnswer> {
         match (self.status, self.problem().kind.as_str()) {
-            (204, _) => Some(ReleaseAnswer::Done),
+            // Each answer of a gateway has that. What answers 204 to all that it is asked gives none.
+            (204, _) if self.headers.contains_key(REQUEST_ID) => Some(ReleaseAnswer::Done),
             (404, NOT_HELD | NOT_BEGUN) | (409, HELD_BY_ANOTHER | SUPERSEDED | ALREADY_STORED) => {
                 Some(ReleaseAnswer::NotHeld(self.reason()))
             }

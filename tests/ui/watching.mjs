@@ -24,6 +24,7 @@ export async function locks(url) {
   await itIsBrokenByClick(ui, curl);
   await itIsBrokenByKeyboard(ui, curl);
   await itBreaksNoOther(ui, curl);
+  await itBelievesNoOther(ui, curl);
   await itAnswersNoOtherQuestion(ui, curl);
   await itShowsWhatEnds(ui, curl);
   await ui.shot('ui');
@@ -156,6 +157,18 @@ async function itBreaksNoOther(ui, curl) {
   await ui.page.unroute('**/lock?*force=true*');
   await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
   assert((await curl.look('contested')).json.owner === 'third', 'the third holds it');
+}
+
+/** What stands in front of a gateway may answer for it, without its id. */
+async function itBelievesNoOther(ui, curl) {
+  const grant = await curl.take('kept', 'ttl=5m');
+  await ui.page.route('**/lock?*force=true*', (route) => route.fulfill({ status: 204 }));
+  await ui.button('kept').click();
+  await ui.dialog.getByRole('button', { name: 'Break it' }).click();
+  await ui.dialog.getByRole('alert').getByText('Something that is not the gateway answered (204).').waitFor();
+  await ui.page.unroute('**/lock?*force=true*');
+  await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
+  await curl.release(grant);
 }
 
 /** The answer comes when the question is about another lock by then. */

@@ -63,8 +63,9 @@ async function call(method, address, { accept = 'application/json', signal } = {
   }
   const type = response.headers.get('Content-Type') ?? '';
   if (response.ok) {
-    // A sign-in page of a proxy, say.
-    if (response.status !== 204 && !type.startsWith(accept)) throw notAGateway(response.status);
+    // A sign-in page of a proxy, say. Each answer of the gateway has an id.
+    const isWhole = response.status === 204 ? response.headers.has('X-Request-Id') : type.startsWith(accept);
+    if (!isWhole) throw notAGateway(response.status);
     return response;
   }
   const isOurs = type.startsWith('application/problem+json');

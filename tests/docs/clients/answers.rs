@@ -17,6 +17,7 @@ with_each!(
     super::Kind::EXAMPLES;
     what_is_no_whole_grant_is_no_lock,
     a_renewal_needs_a_whole_grant_and_a_release_a_204,
+    an_empty_204_without_a_request_id_is_no_answer,
     of_several_locks_an_answer_must_name_each,
     what_is_granted_when_its_lease_is_over_is_given_back,
     a_pause_that_is_no_number_is_none,
@@ -28,6 +29,8 @@ with_each!(
 /// A [`Pretender`] says the token of the request in the place of this one.
 pub const GRANT: &str =
     r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":300000,"expires_at":"2030-01-01T00:00:00Z"}"#;
+/// What a gateway answers to a release. Each of its answers has an id.
+pub const RELEASED: &str = "204 No Content\r\nx-request-id: r";
 const NOT_GRANTS: [&str; 11] = [
     "",
     "<html>hi</html>",
@@ -138,12 +141,37 @@ async fn a_renewal_needs_a_whole_grant_and_a_release_a_204(kind: Kind) {
     assert!(asked("PATCH") && asked("DELETE"));
 }
 
+/// It is that of a network that wants people to sign in, or of a web server without settings.
+async fn an_empty_204_without_a_request_id_is_no_answer(kind: Kind) {
+    let scene = Scene::start().await;
+    let stranger = Pretender::start(|_| answer("204 No Content", "")).await;
+    let mut client = kind.start(&format!("{},{}", scene.proxy.url(), stranger.url)).await;
+    client.is_granted("acquire k 300 0").await;
+    scene.proxy.expect("DELETE", Fate::CutBefore);
+    assert_eq!(client.does("release").await, "released");
+    scene.is_free().await;
+    assert!(client.does("once k 300 0 f").await.starts_with("works 0 "));
+    scene.proxy.expect("DELETE", Fate::CutBefore);
+    assert_eq!(client.does("nothing").await, "nothingdone");
+    scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
+    eventually("it was asked", async || stranger.has_heard() == ["DELETE", "DELETE"]).await;
+    // With no other to ask, nobody knows.
+    let alone = Pretender::start(|method| match method {
+        "PUT" => answer("201 Created", GRANT),
+        _ => answer("204 No Content", ""),
+    });
+    let alone = alone.await;
+    let mut client = kind.start_in(&[("FENCEPOST_URL", &alone.url), ("RETRY_FOR_S", "1")]).await;
+    client.is_granted("acquire k 300 0").await;
+    assert_eq!(client.does("release").await, "unknown");
+}
+
 async fn of_several_locks_an_answer_must_name_each(kind: Kind) {
     let two = r#"{"token":"t","locks":[{"key":"j","fencing_token":1},{"key":"k","fencing_token":2}],"ttl_ms":300000}"#;
     for (wrong, right) in [(r#""j""#, r#""i""#), (r#""t""#, r#""of another client""#), ("", "")] {
         let said = if wrong.is_empty() { two.to_owned() } else { two.replace(wrong, right) };
         let gateway = Pretender::start(move |method| match method {
-            "DELETE" => answer("204 No Content", ""),
+            "DELETE" => answer(RELEASED, ""),
             _ => answer("201 Created", &said),
         });
         let gateway = gateway.await;
@@ -160,7 +188,7 @@ async fn what_is_granted_when_its_lease_is_over_is_given_back(kind: Kind) {
         let (grant, puts) = (grant.clone(), AtomicUsize::new(0));
         let slow = Pretender::start(move |method| {
             if method == "DELETE" {
-                return answer("204 No Content", "");
+                return answer(RELEASED, "");
             }
             let late_ms = if puts.fetch_add(1, Ordering::SeqCst) == 0 { 500 } else { 1_100 };
             std::thread::sleep(Duration::from_millis(late_ms));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::answers::{Pretender, answer};
+use super::answers::{Pretender, RELEASED, answer};
 use super::workshop::{Driver, Kind};
 use super::{Scene, url};
 use kit::eventually;
@@ -271,7 +271,7 @@ async fn a_place_whose_lease_ends_before_its_second_answer_is_left_to_others(kin
 async fn a_client_does_not_wait_for_a_place_of_its_own(kind: Kind) {
     let own = r#"{"type":"/problems/once-abandoned","title":"t","status":409,"detail":"d","yours":true}"#;
     let gateway = Pretender::start(move |method| match method {
-        "DELETE" => answer("204 No Content", ""),
+        "DELETE" => answer(RELEASED, ""),
         _ => answer("409 Conflict", own),
     });
     let gateway = gateway.await;

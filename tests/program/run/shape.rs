@@ -112,7 +112,7 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
             let head: Vec<u8> = bytes.drain(..end + 4).collect();
             let recorded = Recorded::parse(std::str::from_utf8(&head).unwrap());
             let answer = match recorded.method.as_str() {
-                "DELETE" => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+                "DELETE" => "HTTP/1.1 204 No Content\r\nx-request-id: r\r\n\r\n".to_owned(),
                 _ => {
                     let told = shared.answers.lock().unwrap().pop_front();
                     let (late, status, body) = told.unwrap_or((Duration::ZERO, 201, GRANT));

@@ -86,7 +86,7 @@ async fn a_break_whose_answer_was_lost_is_asked_for_again_and_spares_the_next_gr
     assert_eq!(number(&client).await, next);
 }
 
-/// Each `DELETE` is answered by an empty 204, as what stands in front of a gateway may do.
+/// Each `DELETE` is answered by an empty 204 with an id, as what stands in front of a gateway may do.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_not_called_broken_because_something_answers_204() {
     let held = r#"{"key":"k","fencing_token":7,"expires_at":"","expires_in_ms":30000,"waiters":0}"#;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use kit::Proxy;
-use kit::proxy::{Fate, Framing};
+use kit::proxy::{Fate, Framing, Progress};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -24,7 +24,7 @@ async fn told(words: &str, answers: &[(u16, &'static str)]) -> crate::run::kit::
 }
 
 /// What proxies say while a gateway behind them restarts, or where there is none.
-const PAGES: [u16; 8] = [200, 302, 400, 401, 403, 404, 409, 502];
+const PAGES: [u16; 9] = [200, 204, 302, 400, 401, 403, 404, 409, 502];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_proxy_says_is_no_refusal_and_the_next_gateway_is_asked() {
@@ -71,6 +71,23 @@ async fn what_a_proxy_says_is_no_refusal_where_no_other_gateway_is_left() {
     door.pipe("run --gateway-wait 0s k -- true").await.expect_line(69, &["not that of a Fencepost", left]);
     let ended = door.pipe("acquire k --gateway-wait 0s --token-file token").await;
     ended.expect_line(69, &["not that of a Fencepost", left, "its token is in \"token\""]);
+}
+
+/// It is that of a network that wants people to sign in, or of a web server without settings.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_204_without_a_request_id_ends_no_lock_and_no_work() {
+    let mut door = Door::plain().await;
+    let client = door.client();
+    let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
+    door.scene = Scene::at(format!("{},http://{}", proxy.url(), pages(204).await));
+    let (token, _) = door.acquire("k --ttl 5m").await;
+    for (words, status) in [("release k", 0), ("run k -- true", 0), ("once k --clean-status 1 -- false", 1)] {
+        let mut cut = proxy.expect("DELETE ", Fate::CutBefore);
+        door.pipe_with(&token, words).await.expect_silent(status);
+        cut.reaches(Progress::Seen).await;
+        client.get("/locks/k").send().await.expect_problem(404, "not-held");
+        client.get("/once/k").send().await.expect_problem(404, "not-begun");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
