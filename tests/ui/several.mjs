@@ -32,4 +32,52 @@ export async function several(url) {
   await ui.lacks('alone');
   assert(!(await ui.page.locator('#breaking-several').isVisible()), 'it shows the sharers of another lock');
   await ui.shows('pool');
+
+  await itFollowsWhoSharesIt(ui, curl);
+  await browser.end();
+}
+
+/** While the question is open, it goes on naming those who hold the lock by now. */
+async function itFollowsWhoSharesIt(ui, curl) {
+  const take = (owner, query = '') => curl.take('crew', `ttl=10m&slots=4&owner=${owner}${query}`);
+  const [leaves, stays] = [await take('leaves'), await take('stays')];
+  const kept = await take('kept', '&min_hold=9m');
+  const radio = (owner) => ui.dialog.getByRole('radio', { name: owner });
+  const breakIt = ui.dialog.getByRole('button', { name: 'Break it' });
+  await ui.button('crew').click();
+  await radio('leaves').check();
+  await curl.release(leaves);
+  await ui.dialog.getByRole('alert').getByText('This grant is over. To break another one, choose it.').waitFor();
+  await ui.focusIsOn(ui.dialog.getByRole('button', { name: 'Keep it' }));
+  assert((await radio('leaves').count()) === 0, 'there is no choosing it');
+  assert(await breakIt.isDisabled(), 'none is broken that was not chosen');
+
+  await curl.release(kept);
+  await radio('kept').and(radio('released, kept for its min_hold')).waitFor();
+  await radio('stays').check();
+  const comes = await take('comes');
+  await radio('comes').waitFor();
+  await ui.dialog.getByText('3 of at most 4 hold it. Whose grant?').waitFor();
+  await ui.focusIsOn(radio('stays'));
+  assert((await radio('stays').isChecked()) && (await breakIt.isEnabled()), 'what was chosen stays so');
+
+  // The gateway knows earlier than the page that it is over.
+  await ui.page.route('**/lock?*force=true*', async (route) => {
+    await curl.release(stays);
+    await route.continue();
+  });
+  await breakIt.click();
+  await ui.dialog.getByRole('alert').getByText('This grant is over').waitFor();
+  await ui.page.unroute('**/lock?*force=true*');
+  await radio('kept').check();
+  await breakIt.click();
+  await ui.dialog.waitFor({ state: 'hidden' });
+
+  await ui.button('crew').click();
+  await radio('comes').waitFor();
+  await curl.release(comes);
+  await ui.dialog.getByRole('alert').getByText('Nobody holds it any more').waitFor();
+  assert(!(await ui.page.locator('#breaking-several').isVisible()), 'it names those who shared the lock');
+  await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
+  await ui.lacks('crew');
 }

@@ -25,6 +25,9 @@ export async function locks(url) {
   await itIsBrokenByKeyboard(ui, curl);
   await itBreaksNoOther(ui, curl);
   await itBelievesNoOther(ui, curl);
+  await itSaysWhoHoldsItByNow(ui, curl);
+  await itSaysThatAHolderHasReleased(ui, curl);
+  await itConcludesNothingFromAListOfOtherNames(ui, curl);
   await itAnswersNoOtherQuestion(ui, curl);
   await itShowsWhatEnds(ui, curl);
   await ui.shot('ui');
@@ -169,6 +172,67 @@ async function itBelievesNoOther(ui, curl) {
   await ui.page.unroute('**/lock?*force=true*');
   await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
   await curl.release(grant);
+}
+
+/** What the open question said is over with the next grant, also what it has from an answer of the gateway. */
+async function itSaysWhoHoldsItByNow(ui, curl) {
+  const alert = ui.dialog.getByRole('alert');
+  const breakIt = ui.dialog.getByRole('button', { name: 'Break it' });
+  const keepIt = ui.dialog.getByRole('button', { name: 'Keep it' });
+  const becomesFreeAndIsTaken = async () => {
+    await alert.getByText('Nobody holds it any more').waitFor();
+    await ui.focusIsOn(keepIt);
+    const next = await curl.take('handed', 'ttl=5m&owner=next');
+    await alert.getByText('Somebody else holds it now').waitFor();
+    await curl.release(next);
+    await alert.getByText('Nobody holds it any more').waitFor();
+    assert(await breakIt.isDisabled(), 'nothing can be broken');
+    await keepIt.click();
+  };
+
+  const heard = await curl.take('handed', 'ttl=5m&owner=first');
+  await ui.button('handed').click();
+  await breakIt.focus();
+  await curl.release(heard);
+  await becomesFreeAndIsTaken();
+
+  const told = await curl.take('handed', 'ttl=5m&owner=first');
+  await ui.page.route('**/lock?*force=true*', async (route) => {
+    await curl.release(told);
+    await route.continue();
+  });
+  await ui.button('handed').click();
+  await breakIt.click();
+  await becomesFreeAndIsTaken();
+  await ui.page.unroute('**/lock?*force=true*');
+}
+
+/** A holder that has released it does not go on working. Until its `min_hold` is over, it can be broken. */
+async function itSaysThatAHolderHasReleased(ui, curl) {
+  const grant = await curl.take('let-go', 'ttl=5m&min_hold=4m&owner=worker-1');
+  await ui.button('let-go').click();
+  await ui.dialog.getByText('may go on working').waitFor();
+  await curl.release(grant);
+  const words = 'released, kept for its min_hold';
+  await ui.dialog.getByText(words).waitFor();
+  await ui.dialog.getByText('may go on working').waitFor({ state: 'hidden' });
+  assert((await ui.cell('let-go', 'owner').innerText()).endsWith(words), 'the row has the same words');
+  await ui.dialog.getByRole('button', { name: 'Break it' }).click();
+  await ui.lacks('let-go');
+  assert((await curl.look('let-go')).status === 404, 'it is broken');
+}
+
+async function itConcludesNothingFromAListOfOtherNames(ui, curl) {
+  await curl.take('unlisted', 'ttl=5m');
+  await ui.button('unlisted').click();
+  await ui.page.evaluate(() => (location.hash = '#prefix=other'));
+  await ui.page.locator('#nothing-title').getByText('begins with “other”').waitFor();
+  assert((await ui.page.locator('#breaking-problem').textContent()) === '', 'it may be held yet');
+  await ui.dialog.getByRole('button', { name: 'Break it' }).click();
+  await ui.dialog.waitFor({ state: 'hidden' });
+  assert((await curl.look('unlisted')).status === 404, 'it is broken');
+  await ui.search.fill('');
+  await ui.shows('contested');
 }
 
 /** The answer comes when the question is about another lock by then. */

@@ -2,8 +2,8 @@
 
 import { breakLock, hasKey, useKey } from './gateway.js';
 import { MOST_LOCKS } from './locks.js';
-import { showSharers } from './sharers.js';
-import { Table, duration, showLeft, write } from './table.js';
+import { sharersOf, showSharers } from './sharers.js';
+import { Table, duration, showHolder, showLeft, showText, write } from './table.js';
 import { Watch } from './watch.js';
 
 const at = (id) => document.getElementById(id);
@@ -63,8 +63,7 @@ function draw() {
   const isRefused = connection.state === 'refused';
   show('refused', isRefused);
   show('table', all.length > 0);
-  // A list that was cut, or one of other names, does not say that there is nothing.
-  const isKnown = isListed && !watch.locks.isCut && typed.startsWith(prefix);
+  const isKnown = knowsAll(typed);
   show('loading', all.length === 0 && !isKnown && !isRefused);
   show('nothing', all.length === 0 && isKnown);
   write(at('nothing-title'), typed ? `No lock is held whose name begins with “${typed}”` : 'No lock is held');
@@ -78,8 +77,11 @@ function draw() {
   show('more', hidden > 0);
   at('more-text').textContent = `${number(rows)} of ${number(all.length)} are shown.`;
   at('more-button').textContent = `Show ${number(Math.min(ROWS, hidden))} more`;
-  drawBreaking();
+  drawQuestion();
 }
+
+/** Whether the page knows all locks whose names begin so. A list that was cut, or one of other names, does not. */
+const knowsAll = (start) => isListed && !watch.locks.isCut && start.startsWith(prefix);
 
 function example() {
   const line = `curl -X PUT '${new URL('locks/hello?ttl=1m&owner=me', location.href)}'`;
@@ -92,7 +94,7 @@ setInterval(() => {
   if (document.hidden) return;
   const now = performance.now();
   table.tick(now);
-  if (breaking) showLeft(at('breaking-left'), breaking, now);
+  drawQuestion();
   if (connection.state !== 'live') drawConnection();
 }, 250);
 
@@ -102,6 +104,8 @@ function connectionIs(told) {
   if (told.state === 'listed') {
     if (!isListed) say(held(watch.locks.size), 'unseen');
     [isListed, listedAt] = [true, performance.now()];
+    // News of a lock that several hold only say that the page should look.
+    if (question) askWhoShares();
     return;
   }
   const wasLive = connection.state === 'live';
@@ -259,71 +263,109 @@ for (const button of document.querySelectorAll('[data-sort]')) {
 
 // Breaking a lock: the page first asks a question that names the lock. It only breaks the grant that it showed.
 
-/** The lock that the question is about, as it was when the question was asked. */
-let breaking;
+/**
+ * The question: the `grant` that it is about, as it was told of last, and its `sharers`, if it is one of several. If breaking
+ * it was tried, `isSent` says that the answer is not here yet, `refused` that the grant was over, and `problem` what else failed.
+ */
+let question;
+/** How often it was asked who shares a lock. */
+let looks = 0;
+
+/** What the gateway says of a grant that is over. */
+const OVER = { 404: 'Nobody holds it any more.', 409: 'Somebody else holds it now.' };
 
 function askToBreak(lock) {
   write(at('breaking-key'), lock.key);
+  askAbout(lock);
+  askWhoShares();
   at('breaking').showModal();
   // Not by `autofocus`: a browser that has just loaded the page looks for that in the closed dialog, too.
   at('keep').focus();
-  askAbout(lock);
-  const isStillAsked = () => at('breaking').open && breaking?.key === lock.key;
-  showSharers(lock.key, lock.fencingToken, isStillAsked, (grant) => {
-    askAbout({ ...breaking, ...grant, isShared: true });
-  });
 }
 
-function askAbout(grant) {
-  breaking = grant;
-  write(at('breaking-owner'), grant.owner || 'not named');
-  at('breaking-fence').textContent = grant.fencingToken;
-  at('breaking-problem').textContent = '';
-  at('break').disabled = false;
-  drawBreaking();
+function askAbout(grant, sharers) {
+  question = { grant, sharers, shown: {} };
+  drawQuestion();
 }
 
-function drawBreaking() {
-  if (!breaking) return;
-  if (breaking.isShared) {
-    // The list knows one of them, and news are told of none.
-    showLeft(at('breaking-left'), breaking, performance.now());
-    return;
-  }
-  const lock = watch.locks.get(breaking.key);
-  if (lock?.fencingToken === breaking.fencingToken) {
-    breaking = lock;
-    showLeft(at('breaking-left'), lock, performance.now());
-    at('breaking-waiters').textContent = lock.waiters;
-  } else if (!at('break').disabled) {
-    tooLate(lock ? 'Somebody else holds it now.' : 'Nobody holds it any more.');
+/** Asks about another one of those who share the lock. */
+function choose(number) {
+  const { sharers } = question;
+  askAbout(sharers.grants.find((grant) => grant.fencingToken === number), sharers);
+}
+
+async function askWhoShares() {
+  const { key } = question.grant;
+  looks += 1;
+  const mine = looks;
+  try {
+    const sharers = await sharersOf(key);
+    if (mine !== looks || question?.grant.key !== key) return;
+    question.sharers = sharers;
+    drawQuestion();
+  } catch {
+    // A key that may not look can still break the grant that the list has shown.
   }
 }
 
-function tooLate(why) {
-  at('breaking-problem').textContent = `${why} There is nothing left to break here.`;
-  at('break').disabled = true;
-  at('keep').focus();
+/** Shows what is so by now: of the lock, and of what can be broken. */
+function drawQuestion() {
+  if (!question) return;
+  const focused = document.activeElement;
+  const now = performance.now();
+  const { sharers, shown } = question;
+  const { key, fencingToken } = question.grant;
+  const lock = watch.locks.get(key);
+  const known = (sharers?.grants ?? [lock]).find((grant) => grant?.fencingToken === fencingToken);
+  const grant = known ?? question.grant;
+  Object.assign(question, { grant, shown: grant });
+  showHolder(at('breaking-holder'), grant, shown);
+  show('breaking-risk', !grant.isReleased);
+  showLeft(at('breaking-left'), grant, now);
+  if (lock) showText(at('breaking-waiters'), String(lock.waiters));
+  showText(at('breaking-fence'), String(fencingToken));
+  showSharers(sharers, fencingToken, choose, now);
+  // A change of the lock meanwhile must not be taken for the work of somebody else.
+  const over = question.isSent ? '' : whyOver(known, lock);
+  showText(at('breaking-problem'), over || (question.problem ?? ''));
+  at('break').disabled = question.isSent || over !== '';
+  if (!focused.isConnected || (over && focused === at('break'))) at('keep').focus();
+}
+
+/** Why there is nothing to break. It is empty if there is, as far as the page knows. */
+function whyOver(known, lock) {
+  const { grant, sharers, refused } = question;
+  if (sharers) {
+    const isOver = refused || (!known && sharers.areAll);
+    return isOver ? 'This grant is over. To break another one, choose it.' : '';
+  }
+  let why = refused;
+  if (!known && lock) why = OVER[409];
+  else if (!known && knowsAll(grant.key)) why = OVER[404];
+  return why ? `${why} There is nothing left to break here.` : '';
 }
 
 at('break').addEventListener('click', async () => {
-  const { key, fencingToken } = breaking;
-  // A change of the lock meanwhile must not be taken for the work of somebody else.
-  at('break').disabled = true;
+  const asked = question;
+  const { key, fencingToken } = asked.grant;
+  Object.assign(asked, { isSent: true, problem: '' });
+  drawQuestion();
   // The question may be about another grant by the time of the answer.
-  const isAsked = () => at('breaking').open && breaking?.key === key && breaking.fencingToken === fencingToken;
+  const isAsked = () => at('breaking').open && question === asked;
   try {
     await breakLock(key, fencingToken);
     say(`Broken: ${key}`);
     if (isAsked()) at('breaking').close();
   } catch (error) {
-    const over = { 404: 'Nobody holds it any more.', 409: 'Somebody else holds it now.' }[error.status];
+    const refused = OVER[error.status];
     if (error.status === 401) refuse(error);
-    else if (!isAsked()) say(`${key}: ${over ?? error.text}`);
-    else if (over) tooLate(over);
+    else if (!isAsked()) say(`${key}: ${refused ?? error.text}`);
     else {
-      at('breaking-problem').textContent = error.text;
-      at('break').disabled = false;
+      Object.assign(asked, { isSent: false, refused, problem: error.text });
+      drawQuestion();
+      // It was lost when the button was disabled.
+      at(refused ? 'keep' : 'break').focus();
+      if (refused) askWhoShares();
     }
   }
 });
@@ -331,8 +373,8 @@ at('keep').addEventListener('click', () => at('breaking').close());
 at('breaking').addEventListener('close', () => {
   // This comes after a while. The next question may be asked by then.
   if (at('breaking').open) return;
-  const { key } = breaking;
-  breaking = undefined;
+  const { key } = question.grant;
+  question = undefined;
   table.focus(key);
 });
 

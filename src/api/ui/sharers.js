@@ -1,38 +1,61 @@
 // Those who hold a lock by slots, from whom the question of the page lets one choose.
 
 import { look } from './gateway.js';
-import { duration, write } from './table.js';
+import { duration, showHolder, showText } from './table.js';
 
 const box = document.getElementById('breaking-several');
 const list = document.getElementById('breaking-holders');
 const template = document.getElementById('holder').content.firstElementChild;
-let asked = 0;
+/** Their rows, by fencing token. */
+const rows = new Map();
 
-/**
- * Asks who holds a lock, and shows them if they share it. `chosen` is told who is chosen, at first the one of this
- * fencing token. Once `isStillAsked` says no, nothing is shown any more.
- */
-export async function showSharers(key, fencingToken, isStillAsked, chosen) {
-  const mine = ++asked;
-  box.hidden = true;
-  list.replaceChildren();
-  // A key that may not look can still break the one that the list has shown.
-  const lock = await look(key).catch(() => ({}));
-  if (!lock.holders || mine !== asked || !isStillAsked()) return;
+/** Asks who shares a lock. Of a lock that is free, or that one client holds alone, the answer is undefined. */
+export async function sharersOf(key) {
+  const { holders, held, slots } = await look(key).catch((error) => {
+    if (error.status === 404) return {};
+    throw error;
+  });
+  if (!holders) return undefined;
   const now = performance.now();
-  const holders = lock.holders.filter((holder) => !holder.released);
-  for (const holder of holders) {
-    const row = template.cloneNode(true);
-    const radio = row.querySelector('input');
-    write(row.querySelector('bdi'), holder.owner ?? 'not named');
-    row.querySelector('.slot').textContent = `slot ${holder.slot}, ${duration(holder.expires_in_ms)} left`;
-    const grant = { owner: holder.owner ?? '', fencingToken: holder.fencing_token, endsAt: now + holder.expires_in_ms };
-    radio.addEventListener('change', () => chosen(grant));
-    list.append(row);
-    if (holder.fencing_token !== fencingToken) continue;
-    radio.checked = true;
-    chosen(grant);
+  const grants = holders.map((holder) => ({
+    key,
+    owner: holder.owner ?? '',
+    fencingToken: holder.fencing_token,
+    isReleased: holder.released ?? false,
+    endsAt: now + holder.expires_in_ms,
+    slot: holder.slot,
+  }));
+  // In the order of their slots, no row moves when another one is renewed, comes or goes.
+  grants.sort((a, b) => a.slot - b.slot);
+  return { grants, areAll: grants.length >= held, text: `${held} of at most ${slots} hold it. Whose grant?` };
+}
+
+/** Shows them, if there are any, and which one is chosen. `choose` is told of another one. Only what has changed is written. */
+export function showSharers(sharers, chosen, choose, now) {
+  const grants = sharers?.grants ?? [];
+  box.hidden = !sharers;
+  if (sharers) showText(document.getElementById('breaking-held'), sharers.text);
+  const wanted = new Set(grants.map((grant) => grant.fencingToken));
+  for (const [number, { element }] of rows) {
+    if (wanted.has(number)) continue;
+    element.remove();
+    rows.delete(number);
   }
-  document.getElementById('breaking-held').textContent = `${lock.held} of at most ${lock.slots} hold it. Whose grant?`;
-  box.hidden = holders.length === 0;
+  let next = list.firstElementChild;
+  for (const grant of grants) {
+    const row = rows.get(grant.fencingToken) ?? add(grant.fencingToken, choose);
+    if (row.element === next) next = next.nextElementSibling;
+    else list.insertBefore(row.element, next);
+    showHolder(row.element, grant, row.grant);
+    row.grant = grant;
+    showText(row.element.querySelector('.slot'), `slot ${grant.slot}, ${duration(grant.endsAt - now)} left`);
+    row.element.querySelector('input').checked = grant.fencingToken === chosen;
+  }
+}
+
+function add(number, choose) {
+  const row = { element: template.cloneNode(true), grant: {} };
+  row.element.querySelector('input').addEventListener('change', () => choose(number));
+  rows.set(number, row);
+  return row;
 }

@@ -46,12 +46,25 @@ function focusRow(row) {
   place.focus();
 }
 
+/** Writes a text of the page itself, if it is another one than before: each writing of an alert is read out. */
+export function showText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
 /** Shows what is left of a lease. */
 export function showLeft(element, lock, now) {
   const left = lock.endsAt - now;
-  const text = duration(left);
-  if (element.textContent !== text) element.textContent = text;
+  showText(element, duration(left));
   element.classList.toggle('soon', left < SOON_MS);
+}
+
+/** Shows who holds a lock, in its row and in the question alike. `old` is what the element shows. */
+export function showHolder(element, lock, old) {
+  if (old.owner === lock.owner && old.isReleased === lock.isReleased) return;
+  const owner = element.querySelector('bdi');
+  write(owner, lock.owner);
+  owner.classList.toggle('none', !lock.owner);
+  element.querySelector('.released').textContent = lock.isReleased ? 'released, kept for its min_hold' : '';
 }
 
 export class Table {
@@ -123,11 +136,7 @@ export class Table {
   #fill(row, lock) {
     const old = row.lock;
     row.lock = lock;
-    if (old.owner !== lock.owner || old.isReleased !== lock.isReleased) {
-      write(row.owner.firstElementChild, lock.owner);
-      row.owner.classList.toggle('released', lock.isReleased);
-      row.owner.classList.toggle('none', !lock.owner);
-    }
+    showHolder(row.owner, lock, old);
     if (old.waiters !== lock.waiters) {
       row.waiters.textContent = lock.waiters;
       row.waiters.classList.toggle('none', !lock.waiters);
