@@ -53,8 +53,8 @@ pub trait LockStore: Send + Sync + 'static {
         None
     }
 
-    /// Why it keeps no records, if it keeps none. Then no request about records reaches it.
-    fn keeps_no_records(&self) -> Option<String> {
+    /// Why it keeps no record of this key, or of some keys, if it cannot. Then no request about records reaches it.
+    fn keeps_no_records(&self, _: Option<&LockKey>) -> Option<String> {
         None
     }
 

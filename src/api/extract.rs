@@ -97,7 +97,7 @@ impl<Q: LockQuery> LockCall<Q> {
             })?;
         }
         if Q::PATH_FORM == once::PATH_FORM {
-            app.needs_records()?;
+            app.needs_records(Some(&call.key))?;
         }
         Ok(call)
     }

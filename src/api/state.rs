@@ -22,7 +22,7 @@ use super::problem::{Problem, ProblemType};
 use super::result_room::{ResultRoom, RoomTaken};
 use crate::access::{Caller, Keyring, Permit, Shares};
 use crate::audit::Audit;
-use crate::lock::Slots;
+use crate::lock::{LockKey, Slots};
 use crate::service::{Account, LockService};
 
 /// A gateway that is not ready logs the reasons at most this often.
@@ -252,8 +252,8 @@ impl AppState {
     }
 
     /// Refuses before anything else happens what the store cannot do.
-    pub(super) fn needs_records(&self) -> Result<(), Problem> {
-        let why = self.service.keeps_no_records();
+    pub(super) fn needs_records(&self, key: Option<&LockKey>) -> Result<(), Problem> {
+        let why = self.service.keeps_no_records(key);
         why.map_or(Ok(()), |why| Err(Problem::new(ProblemType::OnceUnsupported, why)))
     }
 

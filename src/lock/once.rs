@@ -181,6 +181,8 @@ pub enum Begun {
     AttemptVoided,
     /// There is no room for a new record.
     NearlyFull,
+    /// The store takes no new records, for this reason.
+    Unsupported(String),
 }
 
 /// Why a token that shows itself as the worker is not.

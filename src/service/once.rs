@@ -86,6 +86,8 @@ pub enum NotBegun {
     TokenReleased,
     /// There is no room for a new record.
     NearlyFull,
+    /// The store takes no new records, for this reason.
+    Unsupported(String),
     /// As many wait at this gateway as may.
     TooManyWaiters,
     /// Fewer replicas of the store than must have acknowledged the grant, for this reason, and it was undone.
@@ -117,9 +119,9 @@ impl BeginRequest {
 }
 
 impl LockService {
-    /// Why there are no records, if there are none.
-    pub fn keeps_no_records(&self) -> Option<String> {
-        self.store.keeps_no_records()
+    /// Why there is no record of this key, or one of any key, if there can be none.
+    pub fn keeps_no_records(&self, key: Option<&LockKey>) -> Option<String> {
+        self.store.keeps_no_records(key)
     }
 
     /// How many wait for records at this moment.
@@ -245,6 +247,7 @@ impl LockService {
             Begun::FingerprintMismatch => NotBegun::FingerprintMismatch,
             Begun::TokenReleased => NotBegun::TokenReleased,
             Begun::NearlyFull => NotBegun::NearlyFull,
+            Begun::Unsupported(reason) => NotBegun::Unsupported(reason),
         }))
     }
 

@@ -270,7 +270,7 @@ impl LockStore for QuorumStore {
         true
     }
 
-    fn keeps_no_records(&self) -> Option<String> {
+    fn keeps_no_records(&self, _: Option<&LockKey>) -> Option<String> {
         Some(KEEPS_NO_RECORDS.to_owned())
     }
 

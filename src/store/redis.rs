@@ -302,8 +302,8 @@ impl LockStore for RedisStore {
         self.door.seems_open().boxed()
     }
 
-    fn keeps_no_records(&self) -> Option<String> {
-        self.servers.keep_no_records()
+    fn keeps_no_records(&self, key: Option<&LockKey>) -> Option<String> {
+        self.servers.keep_no_records(key.map(|key| self.keys.bucket_of(key)))
     }
 
     fn bucket_of(&self, key: &LockKey) -> Bucket {

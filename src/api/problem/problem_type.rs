@@ -117,7 +117,7 @@ problem_types! {
         TooManyResults = TOO_MANY_REQUESTS, "too-many-results", "Too many results are on their way",
             "The results that arrive at this gateway at once may take 64 MiB together. Send it again: the place is still yours. Nothing was changed.";
         OnceUnsupported = NOT_IMPLEMENTED, "once-unsupported", "This store keeps no records",
-            "`detail` says what it lacks. The store was not asked, and nothing was changed.";
+            "`detail` says what it lacks. Nothing was changed.";
         ModeNotAvailable = NOT_IMPLEMENTED, "mode-not-available", "This store cannot share a lock",
             "`detail` says why. Without `slots`, the same request works. The store was not asked, and nothing was changed.";
         StoreNearlyFull = SERVICE_UNAVAILABLE, "store-nearly-full", "There is no room for more results",

@@ -118,6 +118,7 @@ fn not_begun(why: NotBegun) -> Problem {
             "this token gave up before, or the gateway made it for one lease: choose a fresh token",
         ),
         NotBegun::NearlyFull => nearly_full("there is no room for a new record"),
+        NotBegun::Unsupported(reason) => Problem::new(ProblemType::OnceUnsupported, reason),
         NotBegun::TooManyWaiters => too_many_waiters(),
         NotBegun::NotReplicated(reason) => Problem::new(ProblemType::NotReplicated, reason),
         NotBegun::ShuttingDown => Problem::new(

@@ -24,7 +24,7 @@ use crate::store::ListRecords;
     )
 )]
 pub(super) async fn list_records(State(app): State<AppState>, call: ListCall) -> Result<Response, Problem> {
-    app.needs_records()?;
+    app.needs_records(None)?;
     let ListCall { caller, query } = call;
     let turn = app.service.turn_to_list(caller.id()).await?;
     let ListQuery { prefix, cursor, limit } = query;

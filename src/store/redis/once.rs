@@ -99,7 +99,7 @@ impl RedisStore {
             5 => Ok(Begun::FingerprintMismatch),
             6 => Ok(Begun::TokenReleased),
             7 => Ok(Begun::AttemptVoided),
-            8 => Ok(Begun::NearlyFull),
+            8 => Ok(link.room.refusal().map_or(Begun::NearlyFull, |why| Begun::Unsupported(why.to_string()))),
             10 => self.long_result(key, &reply, deadline).await.map(Begun::Done),
             outcome => Err(unknown("begin", outcome, key)),
         }

@@ -49,7 +49,7 @@ impl Default for RedisSettings {
 pub enum OnceMemory {
     /// So many bytes.
     Bytes(u64),
-    /// So much of its `maxmemory`. Where there is none, no records are kept.
+    /// So much of its `maxmemory`. Where there is none, no record is begun.
     Percent(u8),
 }
 

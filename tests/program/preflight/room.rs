@@ -57,6 +57,30 @@ async fn a_full_redis_makes_gateways_unready_and_holders_notice_nothing() {
     assert!(lines_with(&stage.gateway, "nothing is granted on this Redis") == 0, "it is safe to lock on");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_lost_its_bound_takes_what_was_begun_and_nothing_new_which_the_log_says_once() {
+    const TOLD: &str = "this Redis takes no new records any more";
+    let redis = RedisServer::start_with(&["--maxmemory", "1gb"]).await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    let token = client.put("/once/work?ttl=1m").send().await.expect(201).token();
+    let begins = async || client.put(&format!("/once/{}?ttl=1m", fresh_token())).send().await;
+    set_maxmemory(&redis, "0").await;
+    eventually("it begins nothing", async || begins().await.status == 501).await;
+    begins().await.expect_problem(501, "once-unsupported");
+    client.get("/once/new").send().await.expect_problem(404, "not-begun");
+    client.patch("/once/work").token(&token).send().await.expect(200);
+    client.post("/once/work").token(&token).body("result").send().await.expect(200);
+    client.put("/once/work").send().await.expect(200);
+    client.get("/records").send().await.expect(200);
+    client.delete("/once/work?force=true").send().await.expect(204);
+    says(&gateway, TOLD).await;
+    assert!(check(redis.url()).1.contains("no new ones: Redis has no maxmemory"));
+    set_maxmemory(&redis, "1gb").await;
+    eventually("it begins some", async || begins().await.status == 201).await;
+    assert_eq!(lines_with(&gateway, TOLD), 1);
+}
+
 /// Its disk is full, say, or a replica is away.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_refuses_to_write_makes_gateways_unready() {

@@ -11,6 +11,7 @@ mod full;
 mod long;
 mod migrating;
 mod replicas;
+mod unbounded;
 
 /// Where the record of this key stands.
 fn name(key: &str) -> String {
@@ -168,24 +169,6 @@ async fn a_server_that_lost_its_data_gives_larger_numbers_and_takes_no_result_of
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_bound_on_memory_no_records_are_kept() {
-    let redis = RedisServer::start().await;
-    let store = store_on(redis.url(), &RedisSettings::default());
-    let mut said = None;
-    eventually("it says why", async || {
-        said = store.keeps_no_records();
-        said.is_some()
-    })
-    .await;
-    let said = said.unwrap();
-    assert!(said.contains("maxmemory in Redis, or --once-memory"), "{said}");
-    let _: () = redis.command(&["CONFIG", "SET", "maxmemory", "1gb"]).await;
-    eventually("it keeps some", async || store.keeps_no_records().is_none()).await;
-    let scene = AnyStore::of(store);
-    Person::new(&scene, "k").grant().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_user_that_may_not_use_records_has_its_locks() {
     let user = ["--user", "narrow", "on", ">word", "~*", "&*", "+@all", "-getrange"];
     let redis = RedisServer::start_with(&user).await;
@@ -193,14 +176,14 @@ async fn a_user_that_may_not_use_records_has_its_locks() {
     let store = store_on(&url, &settings());
     let mut said = None;
     eventually("it says why", async || {
-        said = store.keeps_no_records();
+        said = store.keeps_no_records(None);
         said.is_some()
     })
     .await;
     assert!(said.as_ref().unwrap().contains("may not use GETRANGE"), "{said:?}");
     store.call(fencepost::store::Check, soon()).await.unwrap();
     let _: () = redis.command(&["ACL", "SETUSER", "narrow", "+getrange"]).await;
-    eventually("it keeps some", async || store.keeps_no_records().is_none()).await;
+    eventually("it keeps some", async || store.keeps_no_records(None).is_none()).await;
 }
 
 /// That of an older version's page has all but one.
@@ -215,7 +198,7 @@ async fn a_user_that_may_not_use_records_is_told_which_commands_it_lacks_and_no_
             let _: () = redis.command(&["ACL", "SETUSER", "narrow", change]).await;
         }
         let said = format!("may not use {lacking} on records");
-        let is_said = || store.keeps_no_records().is_some_and(|why| why.contains(&said));
+        let is_said = || store.keeps_no_records(None).is_some_and(|why| why.contains(&said));
         eventually(&said, async || is_said()).await;
     }
 }

@@ -83,9 +83,7 @@ impl Cluster {
 
     /// The current link to the server that has the slot. Fails at once while that server is known to be down.
     pub(crate) async fn link(&self, slot: u16, deadline: Instant) -> Result<Arc<Link>, StoreError> {
-        if let Some(owner) = self.shared.state.borrow().owner_of(slot)?
-            && let Some(link) = owner.link_now()
-        {
+        if let Some(link) = self.link_now(slot) {
             return Ok(link);
         }
         let mut state = self.shared.state.subscribe();
@@ -168,6 +166,11 @@ impl Cluster {
             Ok(Ok(MapState::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
             _ => Err(StoreError::Unavailable("no server of the cluster answers".into())),
         }
+    }
+
+    /// The same, if it stands.
+    pub(crate) fn link_now(&self, slot: u16) -> Option<Arc<Link>> {
+        self.shared.state.borrow().owner_of(slot).ok()??.link_now()
     }
 
     /// The links that stand.

@@ -20,6 +20,7 @@ use crate::clock::{Backoff, part_of};
 use crate::store::redis::address::{AddressError, Layout, RedisAddress};
 use crate::store::redis::failure::{Redirect, StepOutcome};
 use crate::store::redis::health::preflight::Preflight;
+use crate::store::redis::health::room::NoRecords;
 use crate::store::redis::pubsub::Hints;
 use crate::store::redis::pubsub::peer_bus::PeerRoutes;
 use crate::store::redis::scripts::keys::slot_of;
@@ -89,9 +90,14 @@ impl Servers {
         }
     }
 
-    /// Why no records are kept there, as far as is known without asking.
-    pub(crate) fn keep_no_records(&self) -> Option<String> {
-        self.links_now().iter().find_map(|link| link.room.refusal()).map(|why| why.to_string())
+    /// Why no records are kept in this bucket, or in any, as far as is known without asking.
+    pub(crate) fn keep_no_records(&self, bucket: Option<Bucket>) -> Option<String> {
+        let links = match (self, bucket) {
+            (Self::Cluster(cluster), Some(bucket)) => cluster.link_now(slot_of(bucket)).into_iter().collect(),
+            _ => self.links_now(),
+        };
+        let mut refusals = links.iter().filter_map(|link| link.room.refusal());
+        refusals.find(NoRecords::is_of_all).map(|why| why.to_string())
     }
 
     /// The links that stand.

@@ -26,6 +26,8 @@ struct LastLook {
     is_evicting: bool,
     unready: Option<String>,
     warnings: Vec<String>,
+    /// Whether it took new records.
+    takes_records: bool,
 }
 
 impl ServerMonitor {
@@ -90,6 +92,12 @@ impl ServerMonitor {
         for warning in known.warnings.iter().filter(|warning| !is_in(&warnings, warning)) {
             tracing::info!(address, "no longer: {warning}");
         }
+        // Where it never took any, that is no news. What its user lacks is among the warnings.
+        let refusal = look.room.refusal().filter(|why| !why.is_of_all());
+        if let Some(reason) = refusal.filter(|_| known.takes_records) {
+            tracing::warn!(address, %reason, "this Redis takes no new records any more");
+        }
+        known.takes_records = look.room.refusal().is_none() && !self.preflight.is_for_quorum();
         known.config = look.config.clone();
         (known.unready, known.refusals, known.warnings) = (unready, refusals, warnings);
         (known.evicted, known.is_evicting) = (evicted, is_evicting);

@@ -12,13 +12,20 @@ use crate::telemetry::metrics::metrics;
 /// What a record takes besides its key and its result: its header, and what Redis itself needs.
 const RECORD_BYTES: u64 = 350;
 
-/// Why no records are kept on a server.
+/// Why no new records are kept on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoRecords {
-    /// Nothing bounds their room.
+    /// Nothing bounds their room. It may have been bounded before, or on another server, and what was begun then goes on.
     Unbounded,
     /// The gateway's user may not use these commands on them.
     MayNot(Vec<String>),
+}
+
+impl NoRecords {
+    /// Whether it is a reason also against those that there are.
+    pub(crate) fn is_of_all(&self) -> bool {
+        matches!(self, Self::MayNot(_))
+    }
 }
 
 impl fmt::Display for NoRecords {
@@ -82,26 +89,28 @@ impl OnceRoom {
         self.stored_bytes.fetch_add(bytes + bytes / 4 + RECORD_BYTES, Ordering::Relaxed);
     }
 
-    /// Why there is no room for any record.
+    /// Why there is no room for any new record.
     pub(crate) fn refusal(&self) -> Option<NoRecords> {
-        self.state.read().bound_bytes.clone().err()
+        self.state.read().refusal().cloned()
     }
 
     /// Whether there is room for a new record.
     pub(crate) fn has_room(&self) -> bool {
-        self.is_within(|bound_bytes| bound_bytes)
+        self.is_within(|bound_bytes| bound_bytes).unwrap_or(false)
     }
 
-    /// Whether there is room for a result that is not short. Some room is left for the results of what is under way.
+    /// Whether there is room for a result that is not short. Some room is left for the results of what is under way. Where nothing
+    /// bounds it, no more comes than was begun.
     pub(crate) fn has_room_for_results(&self) -> bool {
-        self.is_within(|bound_bytes| bound_bytes.saturating_add(bound_bytes / 3))
+        self.is_within(|bound_bytes| bound_bytes.saturating_add(bound_bytes / 3)).unwrap_or(true)
     }
 
-    fn is_within(&self, most_bytes: impl FnOnce(u64) -> u64) -> bool {
+    /// Whether no more is used than this much of the bound, if there is one.
+    fn is_within(&self, most_bytes: impl FnOnce(u64) -> u64) -> Option<bool> {
         let state = self.state.read();
         // Another gateway may have stored as much since the last look, and this one cannot know: so it counts twice.
         let used_bytes = state.used_bytes + 2 * self.stored_bytes.load(Ordering::Relaxed);
-        state.bound_bytes.as_ref().is_ok_and(|bound_bytes| used_bytes <= most_bytes(*bound_bytes))
+        state.bound_bytes.as_ref().ok().map(|bound_bytes| used_bytes <= most_bytes(*bound_bytes))
     }
 }
 
@@ -115,7 +124,7 @@ impl Drop for OnceRoom {
 /// What a look at a server says of the room for records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoomState {
-    /// From so much on nothing new is begun; or why no records are kept.
+    /// From so much on nothing new is begun; or why nothing is begun at all.
     bound_bytes: Result<u64, NoRecords>,
     used_bytes: u64,
 }
@@ -132,9 +141,14 @@ impl RoomState {
         Self { bound_bytes, used_bytes: profile.used_memory }
     }
 
+    /// Why there is no room for any new record.
+    pub(crate) fn refusal(&self) -> Option<&NoRecords> {
+        self.bound_bytes.as_ref().err()
+    }
+
     /// Whether the gateway's user may read records.
     pub(crate) fn may_be_read(&self) -> bool {
-        !matches!(self.bound_bytes, Err(NoRecords::MayNot(_)))
+        !self.refusal().is_some_and(NoRecords::is_of_all)
     }
 }
 
@@ -148,7 +162,8 @@ impl fmt::Display for RoomState {
                     "kept; no new ones at {bound_bytes} bytes (--once-memory), and {used_bytes} are used"
                 )
             }
-            Err(why) => write!(f, "none: {why}"),
+            Err(why) if why.is_of_all() => write!(f, "none: {why}"),
+            Err(why) => write!(f, "no new ones: {why}"),
         }
     }
 }
@@ -166,7 +181,7 @@ mod tests {
     fn a_share_is_of_maxmemory_and_needs_one() {
         let none = room(0, 0, OnceMemory::default());
         assert_eq!(none.refusal(), Some(NoRecords::Unbounded));
-        assert!(!none.has_room() && !none.has_room_for_results());
+        assert!(!none.has_room() && none.has_room_for_results(), "what was begun is stored");
         for (used, begins, stores) in [
             (0, true, true),
             (60_000, true, true),
