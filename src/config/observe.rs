@@ -26,7 +26,7 @@ pub struct ObserveArgs {
 
     /// The lowest level that is logged
     ///
-    /// Each request is one line: info, or warn if its status is 500 or more. Good answers to /healthz and /readyz are debug.
+    /// Each request is one line: info, or warn if its status is 500 or 503. Good answers to /healthz and /readyz are debug.
     #[arg(
         long,
         help_heading = "Logs, metrics and traces",
