@@ -39,6 +39,14 @@ pub struct Refusal {
     pub position: Option<u64>,
 }
 
+impl Refusal {
+    /// Whether those who share the lock leave room for one more that asks for so many slots.
+    pub fn has_room(&self, slots: Slots) -> bool {
+        let least = |sharing: &Sharing<()>| u64::from(sharing.slots.min(slots).get());
+        self.sharing.as_ref().is_some_and(|sharing| sharing.held < least(sharing))
+    }
+}
+
 /// Where a token stands in the wait queue of a lock, and when to look again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuePosition {

@@ -10,7 +10,7 @@ use super::ledger::{AskedLease, Counted, Room};
 use super::time::{lease_left, pause_before};
 use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::boottime;
-use crate::lock::{Acquired, Attempt, LeaseToken, Refusal, RolledBack, Slots};
+use crate::lock::{Acquired, Attempt, Confirmed, LeaseToken, Refusal, RolledBack, Slots};
 use crate::store::{Confirm, KnownTo, LockRequest, RollBack, StoreError, TicketAfter, Try};
 use crate::telemetry::metrics::{DoubtEnded, WaitEnded, metrics};
 
@@ -172,7 +172,13 @@ impl LockService {
         until: Instant,
     ) -> Result<Acquired<Refusal>, StoreError> {
         match request.only_confirms() {
-            true => self.store.call(Confirm(lock.clone()), until).await.map(Acquired::from),
+            // A lock with room for it is like a free one.
+            true => match self.store.call(Confirm(lock.clone()), until).await? {
+                Confirmed::Refused(refusal) if refusal.has_room(lock.terms.slots) => {
+                    Ok(Acquired::TokenReleased)
+                }
+                confirmed => Ok(confirmed.into()),
+            },
             false => {
                 let ask = self.store.call(Try(lock.clone()), until);
                 match self.refusals.as_ref().filter(|_| request.token.is_none()) {

@@ -290,3 +290,46 @@ async fn a_request_that_may_not_wait_since_its_key_has_too_many_locks_is_told_so
     client.put("/locks/own?wait=5s").key(&key).token(&own).send().await.expect(200);
     client.put("/locks/held").key(&key).token(&fresh_token()).send().await.expect_problem(423, "lock-held");
 }
+
+/// Others hold such a lock, and yet a client of another key would be granted it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_with_as_many_locks_as_it_may_have_is_told_so_where_a_lock_has_free_slots() {
+    let redis = RedisServer::start().await;
+    let mut file = KeysFile::new();
+    let (key, other) = (limited(&mut file, 2), file.add("other", ALL));
+    file.write();
+    let [flag, path] = file.flag();
+    for store in ["memory:", redis.url()] {
+        let gateway = Gateway::start(&["--store", store, &flag, &path, "--fleet-lock", "w=3"]).await;
+        let client = Client::new(gateway.address);
+        let put = async |query: &str, key: &str| {
+            client.put(&format!("/lock?ttl=1h&{query}")).key(key).send().await.expect(201).token()
+        };
+        eventually("the store is there", async || client.get("/readyz").send().await.status == 200).await;
+        put("key=own-1", &key).await;
+        put("key=own-2", &key).await;
+        for query in
+            ["key=room&slots=3", "key=fleet-lock:w&slots=3", "key=taken&slots=2", "key=taken&slots=2"]
+        {
+            put(query, &other).await;
+        }
+        for (call, status, problem) in [
+            (client.put("/locks/room?slots=3"), 429, "too-many-locks"),
+            (client.put("/locks/room?slots=any&wait=1s"), 429, "too-many-locks"),
+            (client.put("/lock?key=room&key=z&slots=2"), 429, "too-many-locks"),
+            (client.call("POST", "/hold?key=room&slots=3"), 429, "too-many-locks"),
+            (client.put("/locks/room"), 423, "lock-held"),
+            (client.put("/locks/taken?slots=3"), 423, "lock-held"),
+        ] {
+            call.key(&key).token(&fresh_token()).send().await.expect_problem(status, problem);
+        }
+        let machine = r#"{"client_params":{"id":"m1","group":"w"}}"#;
+        let reboot = client.post("/fleet-lock/v1/pre-reboot").header("fleet-lock-protocol", "true");
+        assert_eq!(reboot.body(machine).key(&key).send().await.status, 429);
+        // A token that the gateway made takes nothing anew, and no other client is in its way.
+        let made = put("key=room&slots=3", &other).await;
+        client.delete("/locks/room").key(&other).token(&made).send().await.expect(204);
+        let again = client.put("/locks/room?slots=3").key(&other).token(&made);
+        again.send().await.expect_problem(409, "token-released");
+    }
+}
