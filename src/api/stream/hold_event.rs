@@ -173,9 +173,10 @@ fn explain(loss: &Loss) -> (Reason, &'static str) {
             "the store or this gateway was held up for so long that the lease may be over: stop at once",
         ),
         Loss::HeldByAnother => (Reason::HeldByAnother, "another token holds the lock: stop at once"),
-        Loss::TakenOver => {
-            (Reason::TakenOver, "the token still holds the lock, but by another request that used it since")
-        }
+        Loss::TakenOver => (
+            Reason::TakenOver,
+            "another request took the lock over by the same token: this connection no longer renews it",
+        ),
         Loss::KeyRefused => (
             Reason::KeyRefused,
             "the API key has expired, or was revoked or changed: the gateway releases the lock",

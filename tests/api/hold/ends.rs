@@ -14,6 +14,7 @@ on_each_pair!(
     a_lock_that_is_released_by_its_token_is_lost,
     a_lock_that_its_token_takes_out_of_the_connections_hands_stays_held,
     of_two_holds_with_one_token_the_later_one_goes_on,
+    several_locks_that_are_refused_end_a_hold_of_their_token_and_leave_its_lease,
     of_two_that_wait_with_one_token_the_later_hold_is_granted_the_lock,
 );
 
@@ -88,6 +89,20 @@ async fn a_lock_that_its_token_takes_out_of_the_connections_hands_stays_held(pai
         assert_eq!(late.fencing_token(), number);
         pair.there().delete("/locks/k").token(&token).send().await.expect(204);
     }
+}
+
+/// The request takes the lock over before it comes to the one that another has.
+async fn several_locks_that_are_refused_end_a_hold_of_their_token_and_leave_its_lease(pair: Pair) {
+    pair.there().put("/locks/z?ttl=1m").send().await.expect(201);
+    let mut held = hold_with(&pair.here(), "ttl=3s", &fresh_token()).await;
+    let several = pair.there().put("/lock?key=k&key=z&ttl=1m").token(&held.token());
+    several.send().await.expect_problem(423, "lock-held");
+    let seen = pair.there().get("/locks/k").token(&held.token()).send().await.expect(200).json();
+    assert_eq!(seen["yours"], true, "{seen}");
+    let lost = held.lost().await;
+    assert_eq!(lost.reason(), "taken-over");
+    assert!(!lost.data["detail"].as_str().unwrap().contains("holds"), "it may be over: {lost:?}");
+    eventually("what was told is over", async || is_free(&pair.there()).await).await;
 }
 
 async fn of_two_holds_with_one_token_the_later_one_goes_on(pair: Pair) {
