@@ -10,7 +10,7 @@ use utoipa::openapi::{ObjectBuilder, OpenApi, RefOr, Schema, Type};
 use super::answers::{GrantOfSeveral, LockOfSeveral};
 use super::problem::ProblemBody;
 use super::route::is_open;
-use crate::lock::FencingToken;
+use crate::lock::{FencingToken, Slots};
 use crate::service::MOST_LOCKS;
 
 mod operations;
@@ -50,6 +50,10 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     open_lists(&mut document);
     add_keys(&mut document);
     for (path, item) in &mut document.paths.paths {
+        if let Some(get) = &mut item.get {
+            let about = "`same-origin`: a browser gives the answer to no page of another site.";
+            add_header(get, "Cross-Origin-Resource-Policy", about);
+        }
         for operation in [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete, &mut item.post]
             .into_iter()
             .flatten()
@@ -180,22 +184,25 @@ fn add_keys(document: &mut OpenApi) {
 }
 
 fn add_common_headers(operation: &mut Operation) {
+    let about = "The id of the request: the one that it had, or one that the gateway made.";
+    add_header(operation, "X-Request-Id", about);
+    add_header(operation, "Cache-Control", "`no-store`: an answer about a lock may be wrong a moment later.");
     for response in operation.responses.responses.values_mut() {
         let RefOr::T(response) = response else { continue };
-        let text = |description: &str| {
-            let schema = ObjectBuilder::new().schema_type(Type::String);
-            HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
-        };
-        let headers = [
-            ("X-Request-Id", "The id of the request: the one that it had, or one that the gateway made."),
-            ("Cache-Control", "`no-store`: an answer about a lock may be wrong a moment later."),
-        ];
-        for (name, description) in headers {
-            response.headers.insert(name.to_owned(), text(description).into());
-        }
-        if let Some(RefOr::T(header)) = response.headers.get_mut("Fencing-Token") {
+        for (name, most) in [("Fencing-Token", FencingToken::MAX), ("Slot", Slots::MOST.get().into())] {
+            let Some(RefOr::T(header)) = response.headers.get_mut(name) else { continue };
             let schema = ObjectBuilder::new().schema_type(Type::Integer);
-            header.schema = Some(schema.minimum(Some(1)).maximum(Some(FencingToken::MAX)).into());
+            header.schema = Some(schema.minimum(Some(1)).maximum(Some(most)).into());
         }
+    }
+}
+
+/// Each of its answers has this header.
+fn add_header(operation: &mut Operation, name: &str, description: &str) {
+    for response in operation.responses.responses.values_mut() {
+        let RefOr::T(response) = response else { continue };
+        let schema = ObjectBuilder::new().schema_type(Type::String);
+        let header = HeaderBuilder::new().schema(Some(schema)).description(Some(description));
+        response.headers.insert(name.to_owned(), header.build().into());
     }
 }

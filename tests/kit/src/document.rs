@@ -16,12 +16,11 @@ pub static DOCUMENT: LazyLock<Value> =
 static VALIDATORS: LazyLock<Mutex<HashMap<String, jsonschema::Validator>>> = LazyLock::new(Mutex::default);
 
 /// Headers of the protocol, of browsers and of proxies, and those that the document has with the API keys.
-const OF_HTTP: [&str; 14] = [
+const OF_HTTP: [&str; 13] = [
     "alt-svc",
     "connection",
     "content-length",
     "content-type",
-    "cross-origin-resource-policy",
     "date",
     "keep-alive",
     "ratelimit",
