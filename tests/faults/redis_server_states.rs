@@ -1,6 +1,8 @@
 //! How the Redis store is reached, and what it says of a server that is away, unfit, full, silent or new.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
@@ -293,10 +295,11 @@ async fn both_connections_of_a_gateway_lead_to_one_server() {
     let proxy = Proxy::start(former.port(), Framing::Resp).await;
     let open = Gate::new();
     let held = Fate::Hold { message: open.clone(), answer: open.clone() };
-    // The script that learns is unknown to a new server, and so its text is sent. The connection that listens is made behind it.
-    let mut learning = proxy.expect("goes_on = run and known", held);
+    // Behind the look at the start. The connection that listens is made once the first one stands.
+    proxy.expect("HELLO", Fate::Pass);
+    let mut first = proxy.expect("HELLO", held);
     let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
-    learning.reaches(Progress::Seen).await;
+    first.reaches(Progress::Seen).await;
     proxy.set_target(latter.port());
     open.cancel();
 
@@ -310,6 +313,33 @@ async fn both_connections_of_a_gateway_lead_to_one_server() {
     assert!(!former.keys().await.contains(&"fencepost:{0}:lock:k".to_owned()));
     assert!(listens_to(&latter).await, "the gateway does not listen where its locks are");
     assert!(!listens_to(&former).await, "the gateway listens where none of its locks is");
+}
+
+/// The server is far away: each answer takes 150 ms, however many are under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_far_away_is_used_with_the_default_settings() {
+    let redis = RedisServer::start_with(&["--appendonly", "yes"]).await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let looks = Arc::new(AtomicU32::new(0));
+    let looked = looks.clone();
+    proxy.set_policy(move |message| {
+        looked.fetch_add(u32::from(message.ends_with(b"PING\r\n")), Ordering::Relaxed);
+        Fate::late_answer(Duration::from_millis(150))
+    });
+    let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
+    let client = Client::new(gateway.address);
+    eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+    client.put("/locks/before").send().await.expect(201);
+    eventually("it looks again", async || looks.load(Ordering::Relaxed) >= 4).await;
+    client.put("/locks/after").send().await.expect(201);
+    let log = gateway.log();
+    let is_trouble = |line: &String| line.contains("is given up") || line.contains("requests are refused");
+    assert!(!log.iter().any(is_trouble), "{log:#?}");
+
+    // Half of it is too short for all that is asked, and long enough for the first answer.
+    let gateway = Gateway::start(&["--store", &proxy.redis_url(), "--store-timeout", "500ms"]).await;
+    let why = "Redis did not answer all that connecting asks within 250ms, half of --store-timeout";
+    gateway.logs("it says why", |line| line.contains(why)).await;
 }
 
 /// A restart that loses what was done since the last snapshot: the numbers of that time are not given again.

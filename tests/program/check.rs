@@ -1,8 +1,10 @@
 //! `fencepost check`: what it says of a store, and that it leaves no trace.
 
 use std::path::Path;
+use std::time::Duration;
 
 use kit::gateway::run;
+use kit::proxy::{Fate, Framing, Proxy};
 use kit::quorum::{self, Quorum};
 use kit::{Client, Gateway, RedisServer, cluster, eventually, fresh_token, sentinels, server_port};
 
@@ -191,6 +193,18 @@ async fn what_cannot_be_reached_is_not_usable_and_no_password_is_told() {
         assert!(page.contains("cannot be reached: ") && page.contains(reason), "{page}");
         assert!(!page.contains("hunter") && !page.contains("user:") && !page.contains("holds"), "{page}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_far_away_is_usable_unless_all_that_is_asked_takes_too_long() {
+    let redis = RedisServer::start_with(&["--appendonly", "yes"]).await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    proxy.set_policy(|_| Fate::late_answer(Duration::from_millis(150)));
+    let (code, page) = check(&["--store", &proxy.redis_url()]);
+    assert!(code == 0 && row(&page, "round trip").starts_with("15"), "{page}");
+    let (code, page) = check(&["--store", &proxy.redis_url(), "--store-timeout", "500ms"]);
+    let why = "it did not answer all that is asked within 250ms, half of --store-timeout";
+    assert!(code == 1 && page.contains(why), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,7 @@ use crate::store::diagnostics::{Block, Diagnostics, promises};
 mod contents;
 mod promises;
 
-/// How often a server is asked for its time: the shortest round trip says most about its clock.
+/// How often a server is asked for its time at most: the shortest round trip says most about its clock.
 const QUESTIONS: usize = 5;
 
 /// Looks at the store at `address` as a gateway with these settings would use it, and leaves nothing behind.
@@ -166,35 +166,42 @@ async fn see(
     list: Option<&quorum::ServerList>,
 ) -> Result<ServerReport, Unseen> {
     let patience = settings.reply_timeout;
-    let look = async {
-        let mut connection = client.connect(without_deadlines()).await?;
-        let look = preflight.meet(&mut connection).await?;
+    let waited = humantime::format_duration(patience);
+    let connected = timeout(patience, client.connect(without_deadlines())).await.map_err(|_| {
+        let hint = match client.address() {
+            ConnectionAddr::TcpTls { .. } => {
+                ": does the server speak TLS at this port? If not, write redis:// or redlock://"
+            }
+            _ => "",
+        };
+        Unseen::Unreachable(format!("no answer within {waited}{hint}"))
+    })?;
+    let mut connection = connected.map_err(|error| Unseen::of(&error))?;
+    let looking = async {
+        let stop_at = Instant::now() + patience / 2;
+        let look = preflight.look(&connection, None).await?;
         let membership = match list {
             Some(list) => Some(quorum::membership(&mut connection, preflight, &look.profile, list).await?),
             None => None,
         };
-        let timing = Timing::take(&mut connection).await?;
-        let mut contents = Contents::default();
-        if look.may_list {
-            let stop_at = Instant::now() + patience / 2;
-            let reads_records = look.room.may_be_read();
-            contents.find(&mut connection, preflight.keys(), list.is_some(), reads_records, stop_at).await?;
-        }
-        Ok(ServerReport { look, timing, membership, contents })
+        let timing = Timing::take(&mut connection, stop_at).await?;
+        Ok((look, membership, timing))
     };
-    match timeout(patience, look).await {
-        Ok(seen) => seen.map_err(|error| Unseen::of(&error)),
-        Err(_) => {
-            let hint = match client.address() {
-                ConnectionAddr::TcpTls { .. } => {
-                    ": does the server speak TLS at this port? If not, write redis:// or redlock://"
-                }
-                _ => "",
-            };
-            let waited = humantime::format_duration(patience);
-            Err(Unseen::Unreachable(format!("no answer within {waited}{hint}")))
+    let looked = timeout(patience, looking).await.map_err(|_| {
+        let reason = format!("it did not answer all that is asked within {waited}, half of --store-timeout");
+        Unseen::Unreachable(reason)
+    })?;
+    let (look, membership, timing) = looked.map_err(|error| Unseen::of(&error))?;
+    let mut contents = Contents::default();
+    if look.may_list {
+        let reads_records = look.room.may_be_read();
+        let finding = contents.find(&mut connection, preflight.keys(), list.is_some(), reads_records);
+        // What is found by then is told. A gateway does not ask for it.
+        if let Ok(found) = timeout(patience, finding).await {
+            found.map_err(|error| Unseen::of(&error))?;
         }
     }
+    Ok(ServerReport { look, timing, membership, contents })
 }
 
 impl Unseen {
@@ -224,9 +231,13 @@ impl Timing {
         })
     }
 
-    async fn take(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
+    /// Asks until then, and at least once.
+    async fn take(connection: &mut MultiplexedConnection, stop_at: Instant) -> RedisResult<Self> {
         let mut best = Self::take_once(connection).await?;
         for _ in 1..QUESTIONS {
+            if Instant::now() >= stop_at {
+                break;
+            }
             let next = Self::take_once(connection).await?;
             if next.round_trip < best.round_trip {
                 best = next;

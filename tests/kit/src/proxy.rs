@@ -208,6 +208,11 @@ impl Fate {
         Self::Hold { message: gate_after(time), answer: open_gate() }
     }
 
+    /// It passes, and its answer comes so late. Those behind it wait no longer for it.
+    pub fn late_answer(time: Duration) -> Self {
+        Self::Hold { message: open_gate(), answer: gate_after(time) }
+    }
+
     /// Its client is cut off at once, and the server is given it when the gate opens.
     pub fn late(message: Gate) -> Self {
         Self::Late { cut: open_gate(), message }

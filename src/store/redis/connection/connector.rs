@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, RedisResult};
+use redis::{PushInfo, PushKind, RedisError, RedisResult};
 use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
@@ -106,7 +106,24 @@ impl Connector {
             false => String::new(),
         };
         let closed = Arc::new(Notify::new());
-        let connecting = timeout(self.reply_timeout, self.connect_to(&client, found.as_ref(), &closed));
+        let connecting = async {
+            let buckets = HeardBuckets::default();
+            let open = async || {
+                let config = without_deadlines()
+                    .set_pipeline_buffer_size(QUEUED_COMMANDS)
+                    .set_push_sender(self.on_push(closed.clone(), buckets.clone()));
+                client.connect(config).await
+            };
+            let unusable = |error: RedisError| format!("cannot be used: {}", trouble(&error));
+            let opened = timeout(self.reply_timeout, open()).await;
+            let connection = opened.map_err(|_| "does not answer".to_owned())?.map_err(unusable)?;
+            let learning = self.learn(connection, open(), &client, found.as_ref(), buckets.clone());
+            let learned = timeout(self.reply_timeout, learning).await.map_err(|_| {
+                let limit = humantime::format_duration(self.reply_timeout);
+                format!("did not answer all that connecting asks within {limit}, half of --store-timeout")
+            })?;
+            learned.map_err(unusable)?.map_err(|reason| format!("cannot be used: {reason}"))
+        };
         let connected = tokio::select! {
             connected = connecting => connected,
             // A silent server stands still or is cut off. It may have a successor by now.
@@ -114,73 +131,83 @@ impl Connector {
                 return Err("Sentinel has another primary by now".to_owned());
             }
         };
-        match connected {
-            Ok(Ok(Ok((link, primary)))) => Ok(Connected { link, primary, closed }),
-            Ok(Ok(Err(reason))) => Err(format!("Redis{at} cannot be used: {reason}")),
-            Ok(Err(error)) => Err(format!("Redis{at} cannot be used: {}", trouble(&error))),
-            Err(_) => Err(format!("Redis{at} does not answer")),
-        }
+        let (link, primary) = connected.map_err(|reason| format!("Redis{at} {reason}"))?;
+        Ok(Connected { link, primary, closed })
     }
 
-    async fn connect_to(
+    /// Learns over `connection` which server it leads to, and listens to that over another one, which `opening` makes meanwhile.
+    async fn learn(
         &self,
+        mut connection: MultiplexedConnection,
+        opening: impl Future<Output = RedisResult<MultiplexedConnection>>,
         client: &Client,
         found: Option<&Primary>,
-        closed: &Arc<Notify>,
+        buckets: HeardBuckets,
     ) -> RedisResult<Result<(Link, Option<Primary>), String>> {
-        let buckets = HeardBuckets::default();
-        let connect = async || {
-            let config = without_deadlines()
-                .set_pipeline_buffer_size(QUEUED_COMMANDS)
-                .set_push_sender(self.on_push(closed.clone(), buckets.clone()));
-            client.connect(config).await
-        };
-        let mut connection = connect().await?;
-        let (incarnation, gate, room) = match self.ask(&mut connection, Some(client)).await? {
-            Ok((incarnation, state, room)) => {
-                let keeps_records = !matches!(self.target, Target::Member(_));
-                let server = keeps_records.then(|| client.address().to_string());
-                (incarnation, Gate::new(state), OnceRoom::new(server, room))
+        let learning = async {
+            let (incarnation, gate, room) = match self.ask(&mut connection, Some(client)).await? {
+                Ok((incarnation, state, room)) => {
+                    let keeps_records = !matches!(self.target, Target::Member(_));
+                    let server = keeps_records.then(|| client.address().to_string());
+                    (incarnation, Gate::new(state), OnceRoom::new(server, room))
+                }
+                Err(reason) => return Ok(Err(reason)),
+            };
+            if let Target::Node(_, ids) = &self.target
+                && let Err(reason) = ids.check(&mut connection).await
+            {
+                return Ok(Err(reason));
             }
-            Err(reason) => return Ok(Err(reason)),
-        };
-        if let Target::Node(_, ids) = &self.target
-            && let Err(reason) = ids.check(&mut connection).await
-        {
-            return Ok(Err(reason));
-        }
-        let primary = match self.confirm(found).await {
-            Ok(primary) => primary,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        let word = primary.as_ref().map(|primary| if primary.is_unanimous { Word::All } else { Word::Most });
-        let run = match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
-            Ok(Some(run)) => run,
-            Ok(None) => {
-                return Ok(Err("Sentinel has named a primary since".to_owned()));
-            }
-            // Where nothing is granted no numbers are needed, and what is held can still be renewed and released.
-            Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => incarnation.clone(),
-            Err(error) => return Err(error),
+            let primary = match self.confirm(found).await {
+                Ok(primary) => primary,
+                Err(reason) => return Ok(Err(reason)),
+            };
+            let word =
+                primary.as_ref().map(|primary| if primary.is_unanimous { Word::All } else { Word::Most });
+            let run = match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
+                Ok(Some(run)) => run,
+                Ok(None) => {
+                    return Ok(Err("Sentinel has named a primary since".to_owned()));
+                }
+                // Where nothing is granted no numbers are needed, and what is held can still be renewed and released.
+                Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => {
+                    incarnation.clone()
+                }
+                Err(error) => return Err(error),
+            };
+            RedisResult::Ok(Ok((incarnation, run, (gate, room), primary)))
         };
         // Neither subscription nor connection can be replaced without the other.
-        let mut listening = connect().await?;
-        // Where a balancer stands between, or the address was given away meanwhile, it may lead to another server.
-        if self.incarnation_of(&Profile::ask(&mut listening, false).await?.identity) != incarnation {
+        let listening = async {
+            let mut connection = opening.await?;
+            let identity = Profile::ask(&mut connection, false).await?.identity;
+            let (keys, gateway) = (self.keys.clone(), self.hints.gateway.clone());
+            let listener = Listener::new(connection.clone(), keys, gateway, buckets);
+            let subscribing = async {
+                match self.target {
+                    // It depends on the locks that are waited for.
+                    Target::Node(..) => Ok(()),
+                    _ => listener.subscribe(Bucket::default()).await,
+                }
+            };
+            let (subscribed, ()) = tokio::join!(subscribing, self.hints.peer_channels.tune(connection));
+            Ok((identity, listener, subscribed))
+        };
+        let (learned, (identity, listener, subscribed)) = tokio::try_join!(learning, listening)?;
+        let (incarnation, run, health, primary) = match learned {
+            Ok(learned) => learned,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        // Where a balancer stands between, or the address was given away meanwhile, they may lead to two servers.
+        if self.incarnation_of(&identity) != incarnation {
             return Ok(Err("two connections to its address lead to two servers".to_owned()));
         }
-        let listener =
-            Listener::new(listening, self.keys.clone(), self.hints.gateway.clone(), buckets.clone());
-        // At a node of a cluster, it depends on the locks that are waited for.
-        if !matches!(self.target, Target::Node(..))
-            && let Err(error) = listener.subscribe(Bucket::default()).await
-        {
+        if let Err(error) = subscribed {
             let reason = describe(&error);
             tracing::warn!(reason, "cannot subscribe: waiters learn of their turn by polling");
         }
-        self.hints.peer_channels.tune(listener.connection.clone()).await;
         let replicas = Replicas::of(client, self.replicas_ack, self.reply_timeout);
-        Ok(Ok((Link::new(connection, incarnation, run, (gate, room), replicas, listener), primary)))
+        Ok(Ok((Link::new(connection, incarnation, run, health, replicas, listener), primary)))
     }
 
     /// By what right the server is the primary. Sentinel is asked once more, now that the connection stands. It closes

@@ -40,8 +40,8 @@ pub(crate) struct LinkSupervisor {
 }
 
 impl LinkSupervisor {
-    /// Starts connecting in the background. `reply_timeout` bounds the connecting, and each look at the server; what
-    /// the server tells the gateway of the name in `hints` goes to its sender.
+    /// Starts connecting in the background. `reply_timeout` bounds the opening of a connection, then the learning of
+    /// the server, and each look at it; what the server tells the gateway of the name in `hints` goes to its sender.
     pub(crate) fn start(
         target: Target,
         preflight: &Preflight,
@@ -186,8 +186,8 @@ impl Task {
                 period.tick().await;
                 let mut connection = link.connection.clone();
                 let look = async {
-                    link.listener.ping().await?;
-                    self.connector.look(&mut connection, link, primary).await
+                    let looking = self.connector.look(&mut connection, link, primary);
+                    tokio::try_join!(link.listener.ping(), looking).map(|((), is_good)| is_good)
                 };
                 match timeout(self.connector.reply_timeout, look).await {
                     Ok(Ok(true)) => {}
@@ -195,7 +195,9 @@ impl Task {
                         return "the server was restarted or replaced, or cannot be used any more";
                     }
                     Ok(Err(_)) => return "the server cannot say who it is",
-                    Err(_) => return "the server does not answer",
+                    Err(_) => {
+                        return "the server did not answer all that a look asks within half of --store-timeout";
+                    }
                 }
             }
         };

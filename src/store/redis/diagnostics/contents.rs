@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue, RedisResult, Value, cmd};
-use tokio::time::Instant;
 
 use crate::lock::{FencingToken, TokenHash};
 use crate::store::Bucket;
@@ -30,14 +29,13 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Goes through the server's keys until `stop_at`.
+    /// Goes through the server's keys. What it has found is there also if it is given up before its end.
     pub(super) async fn find(
         &mut self,
         connection: &mut MultiplexedConnection,
         keys: &KeySpace,
         is_for_quorum: bool,
         reads_records: bool,
-        stop_at: Instant,
     ) -> RedisResult<()> {
         // Where all numbers stand in one place, that is found among however many keys.
         let numbers = if is_for_quorum { keys.record() } else { keys.fence(Bucket::default()) };
@@ -56,11 +54,10 @@ impl Contents {
                 self.read(connection, keys, held).await?;
             }
             position = next;
-            if position == 0 || self.unreadable.len() >= MOST_TOLD || Instant::now() >= stop_at {
+            if position == 0 || self.unreadable.len() >= MOST_TOLD {
                 break;
             }
         }
-        self.unreadable.truncate(MOST_TOLD);
         Ok(())
     }
 
@@ -127,7 +124,7 @@ impl Contents {
                 _ => format!("the {what}: another version of Fencepost, or another program, wrote it"),
             };
             // A SCAN may name a key twice.
-            if !self.unreadable.contains(&told) {
+            if self.unreadable.len() < MOST_TOLD && !self.unreadable.contains(&told) {
                 self.unreadable.push(told);
             }
         }

@@ -38,20 +38,14 @@ impl ServerMonitor {
     /// Looks at the server to which `client` has just connected, or once more at the same as before.
     pub(crate) async fn look(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &MultiplexedConnection,
         client: Option<&Client>,
     ) -> RedisResult<Look> {
-        let look = match client {
-            Some(client) => {
-                let look = self.preflight.meet(connection).await?;
-                self.known.lock().address = client.address().to_string();
-                look
-            }
-            None => {
-                let config = self.known.lock().config.clone();
-                self.preflight.look(connection, config).await?
-            }
-        };
+        let config = client.is_none().then(|| self.known.lock().config.clone());
+        let look = self.preflight.look(connection, config).await?;
+        if let Some(client) = client {
+            self.known.lock().address = client.address().to_string();
+        }
         self.say(&look);
         Ok(look)
     }

@@ -73,14 +73,14 @@ pub(crate) struct Permissions {
 type Reply = (i64, i64, i64, i64, i64, Vec<String>, Vec<String>, Vec<String>);
 
 impl Permissions {
-    /// Asks a server what the user of this connection lacks. Servers before 7.0 cannot say: there it is nothing.
+    /// Asks a server what the user of this connection lacks, and whether it may ask what others may do. Servers before 7.0 cannot
+    /// say: there it lacks nothing.
     pub(crate) async fn ask(
         connection: &mut MultiplexedConnection,
         keys: &KeySpace,
         on_cluster: bool,
         with_replicas: bool,
-        has_append_only_file: bool,
-    ) -> RedisResult<Self> {
+    ) -> RedisResult<(Self, bool)> {
         let samples = samples(keys);
         // By its text, although it is called again and again: whether `EVALSHA` is allowed is among the questions.
         let mut call = redis::cmd("EVAL");
@@ -104,18 +104,10 @@ impl Permissions {
         };
         match call.query_async::<Value>(connection).await {
             // Such a server loads its file without asking what anybody may do.
-            Ok(Value::Array(reply)) if reply.is_empty() => Ok(unsaid),
-            Ok(reply) => {
-                let (permissions, may_ask) = Self::read(Reply::from_redis_value(reply)?, keys);
-                let loading = match (has_append_only_file, may_ask) {
-                    (false, _) => Loading::All,
-                    (true, false) => Loading::Unknown,
-                    (true, true) => Loading::ask(connection, &samples).await?,
-                };
-                Ok(Self { loading, ..permissions })
-            }
+            Ok(Value::Array(reply)) if reply.is_empty() => Ok((unsaid, false)),
+            Ok(reply) => Ok(Self::read(Reply::from_redis_value(reply)?, keys)),
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => {
-                Ok(Self { lacking: vec!["eval".to_owned()], ..unsaid })
+                Ok((Self { lacking: vec!["eval".to_owned()], ..unsaid }, false))
             }
             Err(error) => Err(error),
         }
@@ -192,7 +184,8 @@ fn records(keys: &KeySpace) -> [String; 2] {
 }
 
 /// A key of each kind that locks need.
-fn samples(keys: &KeySpace) -> Vec<String> {
+/// A key of each kind.
+pub(super) fn samples(keys: &KeySpace) -> Vec<String> {
     let Ok(key) = LockKey::parse(b"preflight") else { return Vec::new() };
     let queue = keys.queue_of(&key);
     let tombstone = keys.tombstone(&key, &LeaseToken::generate().hash());

@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::identity::IS_REPLICA;
 use super::loading::Loading;
-use super::permissions::{Permissions, refusal_of_writes};
+use super::permissions::{Permissions, refusal_of_writes, samples};
 use super::profile::{Config, OtherStore, Profile, Version};
 use super::room::{NoRecords, RoomState};
 use crate::store::redis::address::{Layout, RedisAddress};
@@ -137,47 +137,55 @@ impl Preflight {
         self.replicas_ack
     }
 
-    /// Looks at a server that was not looked at before.
-    pub(crate) async fn meet(&self, connection: &mut MultiplexedConnection) -> RedisResult<Look> {
-        let (profile, permissions) = self.ask(connection).await?;
-        let config = match permissions.may_read_config {
-            // The server would keep a record of it, as of an attack.
-            Some(false) => Config::default(),
-            Some(true) | None => Config::ask(connection).await?,
-        };
-        Ok(self.judge(profile, permissions, config))
-    }
-
-    /// Looks again. Most of the configuration is taken for what it was.
-    pub(super) async fn look(
+    /// Looks at a server. Most of the configuration is taken for what is known of it, if the server was looked at before.
+    ///
+    /// It takes two round trips, however much is asked: of a server that is far away, answers one after the other would come
+    /// too late. What the user may not ask is not asked: the server would keep a record of it, as of an attack.
+    pub(crate) async fn look(
         &self,
-        connection: &mut MultiplexedConnection,
-        config: Config,
+        connection: &MultiplexedConnection,
+        known: Option<Config>,
     ) -> RedisResult<Look> {
-        let (profile, permissions) = self.ask(connection).await?;
-        let config = config.ask_again(connection).await?;
+        let (keys, on_cluster, for_quorum) =
+            (&self.keys, self.layout == Layout::Cluster, self.is_for_quorum());
+        let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| connection.clone());
+        let (mut profile, (mut permissions, may_ask_of_others)) = tokio::try_join!(
+            Profile::ask(&mut first, on_cluster),
+            Permissions::ask(&mut second, keys, on_cluster, self.replicas_ack > 0),
+        )?;
+        let loading = async {
+            match profile.has_append_only_file && may_ask_of_others {
+                true => Loading::ask(&mut first, &samples(keys)).await,
+                false => Ok(permissions.loading.clone()),
+            }
+        };
+        let refused_write = async {
+            match permissions.lacking.is_empty() {
+                true => refusal_of_writes(&mut second, keys).await,
+                false => Ok(None),
+            }
+        };
+        let other_store = async {
+            match permissions.lacking.iter().any(|call| call == "eval") {
+                // On a node of a cluster, the keys of one store are on several.
+                _ if profile.is_cluster_node => Ok(None),
+                true => Ok((!for_quorum).then_some(OtherStore::Unknown)),
+                false => OtherStore::ask(&mut third, keys, for_quorum).await,
+            }
+        };
+        let config = async {
+            match (known, permissions.may_read_config) {
+                (Some(known), _) => known.ask_again(&mut fourth).await,
+                (None, Some(false)) => Ok(Config::default()),
+                (None, Some(true) | None) => Config::ask(&mut fourth).await,
+            }
+        };
+        let (loading, refused_write, other_store, config) =
+            tokio::try_join!(loading, refused_write, other_store, config)?;
+        permissions.loading = loading;
+        (profile.refused_write, profile.other_store) = (refused_write, other_store);
+        profile.is_past_numbers &= !for_quorum;
         Ok(self.judge(profile, permissions, config))
-    }
-
-    async fn ask(&self, connection: &mut MultiplexedConnection) -> RedisResult<(Profile, Permissions)> {
-        let on_cluster = self.layout == Layout::Cluster;
-        let mut profile = Profile::ask(connection, on_cluster).await?;
-        let (with_replicas, has_file) = (self.replicas_ack > 0, profile.has_append_only_file);
-        let permissions =
-            Permissions::ask(connection, &self.keys, on_cluster, with_replicas, has_file).await?;
-        // Else the server would keep a record of it, as of an attack.
-        if permissions.lacking.is_empty() {
-            profile.refused_write = refusal_of_writes(connection, &self.keys).await?;
-        }
-        // On a node of a cluster, the keys of one store are on several.
-        if !profile.is_cluster_node {
-            profile.other_store = match permissions.lacking.iter().any(|call| call == "eval") {
-                true => (!self.is_for_quorum()).then_some(OtherStore::Unknown),
-                false => OtherStore::ask(connection, &self.keys, self.is_for_quorum()).await?,
-            };
-        }
-        profile.is_past_numbers &= !self.is_for_quorum();
-        Ok((profile, permissions))
     }
 
     fn judge(&self, profile: Profile, permissions: Permissions, config: Config) -> Look {

@@ -234,12 +234,13 @@ pub(crate) struct Config {
 
 impl Config {
     pub(crate) async fn ask(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
-        let snapshots = setting(connection, "save").await?;
-        Ok(Self {
-            takes_snapshots: snapshots.map(|save| !save.is_empty()),
-            append_fsync: setting(connection, "appendfsync").await?,
-            min_replicas: min_replicas(connection).await?,
-        })
+        let [mut first, mut second] = [(); 2].map(|()| connection.clone());
+        let (snapshots, append_fsync, min_replicas) = tokio::try_join!(
+            setting(&mut first, "save"),
+            setting(&mut second, "appendfsync"),
+            min_replicas(connection),
+        )?;
+        Ok(Self { takes_snapshots: snapshots.map(|save| !save.is_empty()), append_fsync, min_replicas })
     }
 
     /// Asks again for what counts from the moment that it is set. Where it was not known, the user may be forbidden to ask.
