@@ -92,7 +92,7 @@ def replayed(token: str, status: int, body: bytes, said: Any) -> Result | None:
 
 class Lease:
     """Show `fencing_token` to what the lock protects. `ends_at` is by `now`, and never too late."""
-    path = "/lock"
+    path, is_left = "/lock", False
     def __init__(self, key: Keys, token: str, sent: float, grant: Any, *begun: dict[str, str]) -> None:
         self.key, self.token, self.ends_at, self.lost = key, token, sent + grant["ttl_ms"] / 1000, threading.Event()
         self.ttl = begun[0]["ttl"] if begun else "30s"
@@ -106,7 +106,7 @@ class Lease:
     def check(self) -> None:
         """Raises `Lost` if someone else may hold the lock."""
         if self.is_over(): raise Lost(f"{self.key}: the lease is over")
-    def is_over(self) -> bool: return self.lost.is_set() or now() >= self.ends_at
+    def is_over(self) -> bool: return self.is_left or self.lost.is_set() or now() >= self.ends_at
 class Place(Lease):
     """Of a worker. If `earlier` is not 0, so many workers before may have done the work, or half of it: look first."""
     path = "/once"
@@ -229,12 +229,12 @@ class Fencepost:
         lease = self.acquire(key, ttl_s, wait_s, owner, slots=slots)
         unsaid: Any = Exception  # If the work fails, what it raises says more than what the release does.
         try:
-            self._renews(lease, ttl_s)
-            yield lease
-            lease.check()
-            unsaid = Unknown
+            self._renews(lease, ttl_s); yield lease
+            lease.check(); unsaid = Unknown
         finally:
-            with suppress(unsaid): self.release(lease)
+            try:
+                with suppress(unsaid): self.release(lease)
+            finally: lease.is_left = True  # Also if a signal's handler raises in there: no renewal goes on.
 
     def _renews(self, lease: Lease, ttl_s: float) -> None:  # In a thread, until the lease is over.
         def keep() -> None:
@@ -259,7 +259,7 @@ class Fencepost:
             if not result or isinstance(error, Refused):  # Such as a result that is too large.
                 with suppress(Exception): self._leave("/once", key, place.token, place.is_clean_after(error))
             raise
-        finally: place.lost.set()
+        finally: place.is_left = True; place.lost.set()
 
     def _begin(self, key: str, token: str, ttl_s: float, wait_s: float, keep_s: float, owner: str, fingerprint: str,
                takeover: bool) -> Place | Result:

@@ -166,6 +166,27 @@ async fn a_list_of_one_key_is_held_in_python() {
     assert_eq!(said_by_python(code, &url(&gateway)).await, "k True\nk True");
 }
 
+/// As the handler of a signal does, at any moment: on Ctrl-C in a notebook, or when the time for a task is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_python_no_renewal_goes_on_after_work_whose_release_is_interrupted() {
+    let gateway = gateway().await;
+    let code = "import sys, fencepost\n\
+        locks = fencepost.Fencepost()\n\
+        def interrupt(name):\n  \
+          real = getattr(fencepost, name)\n  \
+          def fake(*given):\n    \
+            if sys._getframe(1).f_code.co_name not in ('hold', 'release'): return real(*given)\n    \
+            setattr(fencepost, name, real)\n    \
+            raise KeyboardInterrupt\n  \
+          setattr(fencepost, name, fake)\n\
+        for name in ('suppress', 'now'):\n  \
+          try:\n    \
+            with locks.hold(name, ttl_s=2) as lease: interrupt(name)\n  \
+          except KeyboardInterrupt: print(lease.is_over())\n  \
+          locks.acquire(name, wait_s=8)\n";
+    assert_eq!(said_by_python(code, &url(&gateway)).await, "True\nTrue");
+}
+
 /// As on Windows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_held_where_python_has_no_clock_of_unix() {
