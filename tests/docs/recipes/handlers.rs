@@ -14,6 +14,21 @@ app.post("/parts", express.urlencoded(keepBody), once, (request, response) => {
 });
 "#;
 
+/// Handlers that set headers in the ways that node has, and send what is no UTF-8.
+pub const HEADERS: &str = r#"
+const heads = {
+  custom: (response) => response.setHeader("Content-Type", "custom"),
+  empty: (response) => response.setHeader("Content-Type", ""),
+  list: (response) => response.setHeader("Content-Type", ["text/plain"]),
+  written: (response) => response.writeHead(200, { "Content-Type": "text/html" }),
+  links: (response) => response.writeHead(200, ["Content-Type", "text", "Link", "</a>", "Link", "</b>"]),
+};
+app.post("/said/:how", idempotent(locks, { userOf }), (request, response) => {
+  heads[request.params.how](response);
+  response.end(Buffer.from([0xe9]));
+});
+"#;
+
 /// Handlers that go on after their answer.
 pub const LATE_HANDLERS: &str = r#"
 const late = {
@@ -47,7 +62,7 @@ app.post("/as/:user", express.urlencoded(keepBody), idempotent(locks, { userOf: 
 "#;
 
 /// Handlers of the other server: two with a task, one with a commit behind its answer, one that is busy, one that says
-/// much, and a path that its redirects quote.
+/// much, two with headers of their own, and a path that its redirects quote.
 pub const MORE_TASKS: &str = r#"
 from fastapi import BackgroundTasks, Depends
 def fail() -> None: raise RuntimeError("after the answer")
@@ -69,6 +84,13 @@ async def uncommitted(committed: None = Depends(commit)) -> dict[str, str]: retu
 async def busy() -> None: raise HTTPException(409, "another has the lock")
 @app.post("/charges/long")
 async def long() -> Response: return Response("x" * 50_000, 201, {"Location": "/x", "Content-Encoding": "identity"})
+@app.post("/charges/csv")
+async def csv() -> Response: return Response(b"\xe9", 200, {"Content-Type": "text/csv"})
+@app.post("/charges/twice")
+async def twice(response: Response) -> dict[str, str]:
+    for name, value in [("Content-Type", "text/x"), ("Link", "</a>"), ("Link", "</b>")]:
+        response.headers.append(name, value)
+    return {"is": "done"}
 @app.post("/charges/of/{name}", status_code=201)
 async def named(name: str) -> dict[str, str]: return {"is": name}
 "#;

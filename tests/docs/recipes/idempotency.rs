@@ -130,6 +130,19 @@ impl Server {
         ask(url, "ann".to_owned(), key.to_owned(), "1999".to_owned()).await
     }
 
+    /// The headers of its answer that a repetition has too, and the body. The path is the key, too.
+    async fn said_at(&self, path: &str) -> String {
+        let (url, key) =
+            (format!("http://127.0.0.1:{}{path}", self.port), format!("Idempotency-Key: {path}"));
+        let mut command = Command::new("curl");
+        command.args(["-sSi", "--max-time", "30", "-X", "POST", "-H", "X-User: ann", "-H", &key, &url]);
+        let said = command.output().await.unwrap().stdout;
+        let said = String::from_utf8_lossy(&said).to_lowercase();
+        let (head, body) = said.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{said}"));
+        let is_repeated = |line: &&str| line.starts_with("content-type:") || line.starts_with("link:");
+        head.lines().filter(is_repeated).chain([body]).collect::<Vec<_>>().join("\n")
+    }
+
     async fn asks(&self, key: &str, cents: &str) -> Answer {
         self.begin("ann/b", key, cents).await.unwrap()
     }

@@ -3,13 +3,14 @@
 use tokio::process::Command;
 
 use super::{Framework, Server};
-use crate::recipes::handlers::{BUSY_HANDLER, LATE_HANDLERS, MORE_HANDLERS, USERS};
+use crate::recipes::handlers::{BUSY_HANDLER, HEADERS, LATE_HANDLERS, MORE_HANDLERS, USERS};
 use crate::recipes::provider::Provider;
 use crate::recipes::{Scene, on_each_gateway};
 
 on_each_gateway!(
     handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways,
     what_runs_after_the_answer_of_express_does_not_change_it,
+    the_first_answer_of_express_and_its_repetition_have_the_headers_that_the_handler_said,
     a_409_of_express_is_not_stored_and_a_refusal_keeps_what_was_set_before,
     an_answer_of_express_that_is_too_long_is_repeated_without_its_body_and_says_so,
     a_user_who_is_no_text_and_no_number_is_not_served,
@@ -54,6 +55,23 @@ async fn what_runs_after_the_answer_of_express_does_not_change_it(scene: Scene) 
         for round in ["first", "repeated"] {
             let said = post(&server, &format!("late/{how}"), "").await;
             assert_eq!(said, "{\"receipt\":\"ch_1\"}\n/x 201", "{how}, {round}");
+        }
+    }
+}
+
+/// Express itself would add a charset, which the bytes need not have, and make `false` of a type that it does not know.
+async fn the_first_answer_of_express_and_its_repetition_have_the_headers_that_the_handler_said(scene: Scene) {
+    let server = express(&scene, HEADERS).await;
+    for (how, headers) in [
+        ("custom", "content-type: custom"),
+        ("empty", "content-type: "),
+        ("list", "content-type: text/plain"),
+        ("written", "content-type: text/html"),
+        ("links", "content-type: text\nlink: </a>\nlink: </b>"),
+    ] {
+        for round in ["first", "repeated"] {
+            let said = server.said_at(&format!("/said/{how}")).await;
+            assert_eq!(said, format!("{headers}\n\u{fffd}"), "{how}, {round}");
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::recipes::{Scene, on_each_gateway};
 on_each_gateway!(
     a_task_of_starlette_that_fails_after_the_answer_changes_nothing,
     an_answer_of_starlette_whose_dependency_does_not_commit_is_not_stored,
+    a_repetition_of_starlette_has_each_header_as_often_as_the_first_answer,
     a_409_of_starlette_is_not_stored,
     an_answer_of_starlette_that_is_too_long_is_repeated_without_its_body_and_says_so,
     a_path_that_starlette_redirects_does_nothing_and_names_the_right_one,
@@ -37,6 +38,21 @@ async fn an_answer_of_starlette_whose_dependency_does_not_commit_is_not_stored(s
     let server = fast_api(&scene).await;
     assert_eq!(server.asks_at("/charges/uncommitted", "k").await.status, 500);
     server.asks_at("/charges/uncommitted", "k").await.is_refused(500, "not known");
+}
+
+async fn a_repetition_of_starlette_has_each_header_as_often_as_the_first_answer(scene: Scene) {
+    let server = fast_api(&scene).await;
+    for (how, expected) in [
+        ("csv", "content-type: text/csv\n\u{fffd}"),
+        (
+            "twice",
+            "content-type: application/json\ncontent-type: text/x\nlink: </a>\nlink: </b>\n{\"is\":\"done\"}",
+        ),
+    ] {
+        for round in ["first", "repeated"] {
+            assert_eq!(server.said_at(&format!("/charges/{how}")).await, expected, "{how}, {round}");
+        }
+    }
 }
 
 async fn a_409_of_starlette_is_not_stored(scene: Scene) {
