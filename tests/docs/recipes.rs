@@ -28,6 +28,7 @@ mod environment;
 mod faulty_proxy;
 mod handlers;
 mod idempotency;
+mod powershell;
 mod provider;
 mod serverless;
 mod shell;

@@ -10,7 +10,7 @@ use tokio::process::Command;
 use super::Scene;
 use crate::pages::Said;
 use kit::proxy::{Fate, Framing, Gate, Progress, Proxy};
-use kit::{Client, fresh_token};
+use kit::{Client, eventually, fresh_token};
 
 /// What a proxy says where it has no answer, with this status.
 fn page(status: u16) -> Fate {
@@ -242,6 +242,42 @@ async fn a_job_waits_for_its_turn_though_a_proxy_answers_in_between() {
     say(hopeless, &proxy).await.expect(69, "k: no lock: HTTP 502");
     scene.client.get("/locks/k").send().await.expect_problem(404, "not-held");
     assert!(!scene.shell.path("wrong").exists());
+}
+
+/// With a key whose rate allows one request each second, it is the second one that is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_turn_has_come_keeps_it_though_its_next_request_is_refused() {
+    let scene = Scene::without_keys().await;
+    let proxy = behind(&scene, "none", Fate::Pass).await;
+    let fates = [problem(429, "rate-limited"), problem(503, "store-unavailable"), page(502), Fate::CutAfter];
+    for (number, fate) in fates.into_iter().enumerate() {
+        let (key, what) = (format!("k{number}"), format!("{fate:?}"));
+        proxy.expect("POST /", fate);
+        let said = say(scene.script("in-turn", &[&key, "echo", "works"]), &proxy).await;
+        assert!(said.code == Some(0) && said.text.starts_with("works\n"), "{what}: {said:?}");
+    }
+    let proxy = behind(&scene, "POST", problem(429, "rate-limited")).await;
+    let mut hopeless = scene.script("in-turn", &["k", "touch", "wrong"]);
+    hopeless.env("GIVE_UP_S", "2");
+    say(hopeless, &proxy).await.expect(69, "k: no lock: {");
+    assert!(!scene.shell.path("wrong").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_turn_has_passed_while_the_gateway_was_away_waits_for_another() {
+    let scene = Scene::without_keys().await;
+    let proxy = behind(&scene, "POST", page(502)).await;
+    let mut command = scene.script("in-turn", &["k", "echo", "works"]);
+    let job = command.env("FENCEPOST_URL", proxy.url()).spawn().unwrap();
+    let look = async || scene.client.get("/locks/k").send().await;
+    eventually("its turn has come", async || look().await.status == 200).await;
+    let other = fresh_token();
+    scene.client.put("/locks/k?ttl=1m&wait=30s").token(&other).send().await.expect(201);
+    proxy.set_policy(|_| Fate::Pass);
+    eventually("it waits again", async || look().await.json()["waiters"] == 1).await;
+    scene.client.delete("/locks/k").token(&other).send().await.expect(204);
+    let said = Scene::end(job).await;
+    assert!(said.code == Some(0) && said.text.contains("works\n"), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
