@@ -266,7 +266,8 @@ impl<A: Application> Server<A> {
         // Boxed, as the handshake is: a task has room for what it begins with, and for that, as long as the connection lives.
         let begun = Box::new((stream, address));
         self.connections.spawn(async move {
-            let (stream, address) = *begun;
+            // Not kept until the task ends, as what a task captures is.
+            let (stream, address) = *{ begun };
             let tcp_timeout = TcpTimeout::default();
             let stream = TimeoutStream::new(stream, tcp_timeout.clone());
             let (stream, subject) = match &settings.tls {

@@ -51,7 +51,7 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     add_keys(&mut document);
     for (path, item) in &mut document.paths.paths {
         if let Some(get) = &mut item.get {
-            let about = "`same-origin`: a browser gives the answer to no page of another site.";
+            let about = "`same-origin`: without CORS, a browser gives the answer to no page of another site.";
             add_header(get, "Cross-Origin-Resource-Policy", about);
         }
         for operation in [&mut item.get, &mut item.put, &mut item.patch, &mut item.delete, &mut item.post]

@@ -135,8 +135,8 @@ impl Gateway {
         }
     }
 
-    /// Breaks the lock, if this grant still holds it. What stands in front of a gateway may answer 204 with an id of its own, so the
-    /// same is asked once more: a gateway then says, in its own words, that this grant holds the lock no longer.
+    /// Breaks the lock, if this grant still holds it. What stands in front of a gateway may answer 204 as well, with an id or without.
+    /// So the same is asked once more: a gateway then says, in its own words, that this grant holds the lock no longer.
     pub(crate) async fn break_grant(
         &self,
         fencing_token: u64,
@@ -145,7 +145,10 @@ impl Gateway {
         let query = [("force", "true".to_owned()), ("fencing_token", fencing_token.to_string())];
         let ask = async || self.call(Method::DELETE, "lock", &query, patience).await;
         let reply = ask().await?;
-        let broken = reply.release().ok_or_else(|| reply.undecided())?;
+        let broken = match reply.status {
+            204 => ReleaseAnswer::Done,
+            _ => reply.release().ok_or_else(|| reply.undecided())?,
+        };
         if matches!(broken, ReleaseAnswer::Done) {
             let again = ask().await.map_err(|trouble| Trouble { may_be_done: true, ..trouble })?;
             if !matches!(again.release(), Some(ReleaseAnswer::NotHeld(_))) {

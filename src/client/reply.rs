@@ -323,5 +323,11 @@ impl GatewayReply<'_> {
 
 /// What is said of an answer that no gateway gives.
 pub(super) fn not_a_gateways(status: u16) -> String {
-    format!("the answer is HTTP {status}, and not that of a Fencepost gateway")
+    match status {
+        204 => {
+            "the answer is HTTP 204 without x-request-id: another server's, or a proxy takes the header away"
+                .to_owned()
+        }
+        _ => format!("the answer is HTTP {status}, and not that of a Fencepost gateway"),
+    }
 }

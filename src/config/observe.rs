@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
+use axum::http::Uri;
 use clap::{Args, ValueEnum};
-use reqwest::Url;
 use tracing::level_filters::LevelFilter;
 
 use super::address::check_listen;
@@ -120,17 +120,22 @@ fn otlp_endpoint_of(text: &str) -> Result<String, SettingsError> {
             "this program was built without traces: leave the setting out, or build with the feature `traces`",
         ));
     }
-    let mut url = Url::parse(text).map_err(|_| error("must be the address of a collector"))?;
-    if !matches!(url.scheme(), "http" | "https") {
+    let no_address = || error("must be the address of a collector");
+    let uri: Uri = text.parse().map_err(|_| no_address())?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err(error("must begin with http:// or https://"));
     }
-    if !url.username().is_empty() || url.password().is_some() {
+    let authority = uri.authority().ok_or_else(no_address)?;
+    if authority.as_str().contains('@') {
         return Err(error("must hold no password: OTEL_EXPORTER_OTLP_HEADERS is for that"));
     }
-    if url.path() == "/" {
-        url.set_path("/v1/traces");
+    if authority.as_str() != authority.host() && authority.port_u16().is_none() {
+        return Err(error("must be the address of a collector, with a port from 1 to 65535"));
     }
-    Ok(url.into())
+    Ok(match uri.path() {
+        "" | "/" => format!("{}/v1/traces", text.trim_end_matches('/')),
+        _ => text.to_owned(),
+    })
 }
 
 /// The form of the log.

@@ -61,7 +61,7 @@ use crate::telemetry::metrics::metrics;
                  ("Once-Kept-Until" = String, description = "When the key is new again."),
                  ("Content-Disposition" = String, description = "`attachment`: no browser shows it."),
                  ("Content-Security-Policy" = String, description = "No browser runs anything in it."),
-                 ("Cross-Origin-Resource-Policy" = String, description = "`same-origin`: a browser gives the answer to no page of another site."),
+                 ("Cross-Origin-Resource-Policy" = String, description = "`same-origin`: without CORS, a browser gives the answer to no page of another site."),
                  ("X-Content-Type-Options" = String, description = "`nosniff`: the media type is what it says."))),
         BeginProblems,
     )

@@ -363,8 +363,8 @@ at('break').addEventListener('click', async () => {
     else {
       Object.assign(asked, { isSent: false, refused, problem: error.text });
       drawQuestion();
-      // It was lost when the button was disabled.
-      at(refused ? 'keep' : 'break').focus();
+      // It was lost when the button was disabled, unless the person has moved it since.
+      if (document.activeElement === document.body) at(at('break').disabled ? 'keep' : 'break').focus();
       if (refused) askWhoShares();
     }
   }

@@ -154,7 +154,9 @@ async fn an_empty_204_without_a_request_id_is_no_answer(kind: Kind) {
     scene.proxy.expect("DELETE", Fate::CutBefore);
     assert_eq!(client.does("nothing").await, "nothingdone");
     scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
-    eventually("it was asked", async || stranger.has_heard() == ["DELETE", "DELETE"]).await;
+    // Also on a busy machine, where one may be asked once more.
+    let asked = || stranger.has_heard().iter().filter(|heard| *heard == "DELETE").count();
+    eventually("it was asked", async || asked() >= 2).await;
     // With no other to ask, nobody knows.
     let alone = Pretender::start(|method| match method {
         "PUT" => answer("201 Created", GRANT),

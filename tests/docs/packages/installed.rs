@@ -289,17 +289,16 @@ async fn an_installation_by_hand_is_left_alone_when_the_package_beside_it_comes_
     assert_eq!(service.ask(&["-X", "PUT", TAKEN]).0, 201);
     service.stop();
     let before = root.run(&format!("cat {KEPT}")).expect(0, "# mine").text;
-    // A link may lead to a volume that is not mounted just now. In the last round, only the program is there, and what starts it is
-    // not known.
+    // A link may lead to a volume that is not mounted just now. In the last two rounds, only the program is there, and what starts it
+    // is not known.
     let program = "mv /usr/local/bin/fencepost /program; ln -s /away/fencepost /usr/local/bin/fencepost";
-    let put = ["", "ln -s /away/unit", "mv /unit", program];
-    for (round, unit) in ["", UNITS[0], UNITS[1], ""].iter().enumerate() {
+    let put = ["", "ln -s /away/unit", "mv /unit", "mv /unit", "", program];
+    for (round, unit) in ["", UNITS[0], UNITS[0], UNITS[1], "", ""].iter().enumerate() {
         if round > 0 {
-            let [one, other] = UNITS;
-            let aside = format!("if [ -L {one} ]; then rm {one}; else mv {other} /unit; fi");
-            root.run(&format!("{aside}; {} {unit}", put[round])).expect(0, "");
+            let aside = "for unit; do if [ -L $unit ]; then rm $unit; elif [ -f $unit ]; then mv $unit /unit; fi; done";
+            root.run(&format!("set {}; {aside}; {} {unit}", UNITS.join(" "), put[round])).expect(0, "");
         }
-        let by_unit = round < 3;
+        let by_unit = round < 4;
         fs::write(root.path("/told"), "").unwrap();
         root.run(&format!("dpkg -i {package}")).expect(0, "");
         // Removed and purged in one, or one after the other.

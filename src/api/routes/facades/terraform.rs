@@ -91,7 +91,8 @@ impl LockInfo {
         let number = lease.fencing_token.get().to_string();
         let (id, operation, who) = of_run().unwrap_or((&number, "", owner));
         let left = for_people(lease.left_ms);
-        let info = match lease.is_released {
+        // Of several who share the lock, this is the one that ends first.
+        let info = match lease.is_released && lease.slot.is_none() {
             true => format!("it was released, and min_hold keeps the lock taken for {left} more"),
             false => format!("its lease ends in {left}, unless it is unlocked before"),
         };
