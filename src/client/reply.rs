@@ -296,7 +296,11 @@ impl GatewayReply<'_> {
     pub(super) fn reason(&self) -> String {
         let problem = self.problem();
         if !problem.is_gateways() {
-            return not_a_gateways(self.status);
+            let why = match self.status == 204 && !self.headers.contains_key(REQUEST_ID) {
+                true => ": it has no x-request-id, which a proxy may have taken away",
+                false => "",
+            };
+            return not_a_gateways(self.status) + why;
         }
         if self.status == 401 && !self.asked.headers.contains_key(AUTHORIZATION) {
             return "it asks for an API key: name the file of yours by --api-key-file".to_owned();
@@ -323,11 +327,5 @@ impl GatewayReply<'_> {
 
 /// What is said of an answer that no gateway gives.
 pub(super) fn not_a_gateways(status: u16) -> String {
-    match status {
-        204 => {
-            "the answer is HTTP 204 without x-request-id: another server's, or a proxy takes the header away"
-                .to_owned()
-        }
-        _ => format!("the answer is HTTP {status}, and not that of a Fencepost gateway"),
-    }
+    format!("the answer is HTTP {status}, and not that of a Fencepost gateway")
 }
