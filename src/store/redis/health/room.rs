@@ -96,21 +96,20 @@ impl OnceRoom {
 
     /// Whether there is room for a new record.
     pub(crate) fn has_room(&self) -> bool {
-        self.is_within(|bound_bytes| bound_bytes).unwrap_or(false)
+        self.is_within(|bound_bytes| bound_bytes)
     }
 
-    /// Whether there is room for a result that is not short. Some room is left for the results of what is under way. Where nothing
-    /// bounds it, no more comes than was begun.
+    /// Whether there is room for a result that is not short. Some room is left for the results of what is under way.
     pub(crate) fn has_room_for_results(&self) -> bool {
-        self.is_within(|bound_bytes| bound_bytes.saturating_add(bound_bytes / 3)).unwrap_or(true)
+        self.is_within(|bound_bytes| bound_bytes.saturating_add(bound_bytes / 3))
     }
 
-    /// Whether no more is used than this much of the bound, if there is one.
-    fn is_within(&self, most_bytes: impl FnOnce(u64) -> u64) -> Option<bool> {
+    /// Whether there is a bound, and no more is used than this much of it.
+    fn is_within(&self, most_bytes: impl FnOnce(u64) -> u64) -> bool {
         let state = self.state.read();
         // Another gateway may have stored as much since the last look, and this one cannot know: so it counts twice.
         let used_bytes = state.used_bytes + 2 * self.stored_bytes.load(Ordering::Relaxed);
-        state.bound_bytes.as_ref().ok().map(|bound_bytes| used_bytes <= most_bytes(*bound_bytes))
+        state.bound_bytes.as_ref().is_ok_and(|bound_bytes| used_bytes <= most_bytes(*bound_bytes))
     }
 }
 
@@ -181,7 +180,7 @@ mod tests {
     fn a_share_is_of_maxmemory_and_needs_one() {
         let none = room(0, 0, OnceMemory::default());
         assert_eq!(none.refusal(), Some(NoRecords::Unbounded));
-        assert!(!none.has_room() && none.has_room_for_results(), "what was begun is stored");
+        assert!(!none.has_room() && !none.has_room_for_results(), "a bound may come back");
         for (used, begins, stores) in [
             (0, true, true),
             (60_000, true, true),
