@@ -3,9 +3,10 @@
 use super::{lines_with, says};
 use kit::gateway::run;
 use kit::quorum::{asks_all, is_ready, shows};
-use kit::{Client, Gateway, Quorum, RedisServer, Stage, eventually, fresh_token};
+use kit::{Client, Gateway, Quorum, RedisCluster, RedisServer, Stage, eventually, fresh_token};
 
 const FULL: &str = "the memory of Redis is full, so no new lock is granted: raise maxmemory";
+const TAKES_NO_RECORDS: &str = "this Redis takes no new records";
 
 async fn set_maxmemory(redis: &RedisServer, bytes: &str) {
     let _: () = redis.command(&["CONFIG", "SET", "maxmemory", bytes]).await;
@@ -59,7 +60,6 @@ async fn a_full_redis_makes_gateways_unready_and_holders_notice_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_lost_its_bound_takes_what_was_begun_and_nothing_new_which_the_log_says_once() {
-    const TOLD: &str = "this Redis takes no new records any more";
     let redis = RedisServer::start_with(&["--maxmemory", "1gb"]).await;
     let gateway = Gateway::on_redis(&redis, &[]).await;
     let client = Client::new(gateway.address);
@@ -74,11 +74,26 @@ async fn a_redis_that_lost_its_bound_takes_what_was_begun_and_nothing_new_which_
     client.put("/once/work").send().await.expect(200);
     client.get("/records").send().await.expect(200);
     client.delete("/once/work?force=true").send().await.expect(204);
-    says(&gateway, TOLD).await;
+    says(&gateway, TAKES_NO_RECORDS).await;
     assert!(check(redis.url()).1.contains("no new ones: Redis has no maxmemory"));
     set_maxmemory(&redis, "1gb").await;
     eventually("it begins some", async || begins().await.status == 201).await;
-    assert_eq!(lines_with(&gateway, TOLD), 1);
+    assert_eq!(lines_with(&gateway, TAKES_NO_RECORDS), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_says_so_too_of_a_replica_without_a_bound_that_takes_over_in_a_cluster() {
+    let cluster = RedisCluster::start_with(&["--maxmemory", "100mb"]).await;
+    let gateway = Gateway::start(&["--store", &cluster.url()]).await;
+    let client = Client::new(gateway.address);
+    is_ready(&client).await;
+    set_maxmemory(&cluster.nodes[cluster.replica_of(0).await], "0").await;
+    assert_eq!(lines_with(&gateway, TAKES_NO_RECORDS), 0);
+    let successor = cluster.take_over(0).await.server;
+    says(&gateway, TAKES_NO_RECORDS).await;
+    let address = format!("127.0.0.1:{}", cluster.nodes[successor].port());
+    let is_of_it = |line: &String| line.contains(TAKES_NO_RECORDS) && line.contains(&address);
+    assert!(gateway.log().iter().any(is_of_it), "{:?}", gateway.log());
 }
 
 /// Its disk is full, say, or a replica is away.

@@ -1,5 +1,7 @@
 //! A server that is looked at again and again, and what the log says of it.
 
+use std::sync::atomic::Ordering;
+
 use parking_lot::Mutex;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
@@ -26,8 +28,8 @@ struct LastLook {
     is_evicting: bool,
     unready: Option<String>,
     warnings: Vec<String>,
-    /// Whether it took new records.
-    takes_records: bool,
+    /// Whether the log says that it takes no new records.
+    takes_no_records: bool,
 }
 
 impl ServerMonitor {
@@ -86,12 +88,17 @@ impl ServerMonitor {
         for warning in known.warnings.iter().filter(|warning| !is_in(&warnings, warning)) {
             tracing::info!(address, "no longer: {warning}");
         }
-        // Where it never took any, that is no news. What its user lacks is among the warnings.
-        let refusal = look.room.refusal().filter(|why| !why.is_of_all());
-        if let Some(reason) = refusal.filter(|_| known.takes_records) {
-            tracing::warn!(address, %reason, "this Redis takes no new records any more");
+        let some_take_records = &self.preflight.some_take_records;
+        if look.room.refusal().is_none() && !self.preflight.is_for_quorum() {
+            some_take_records.store(true, Ordering::Relaxed);
         }
-        known.takes_records = look.room.refusal().is_none() && !self.preflight.is_for_quorum();
+        // Where none ever took any, that is no news. What its user lacks is among the warnings.
+        let is_news = some_take_records.load(Ordering::Relaxed);
+        let refusal = look.room.refusal().filter(|why| is_news && !why.is_of_all());
+        if let Some(reason) = refusal.filter(|_| !known.takes_no_records) {
+            tracing::warn!(address, %reason, "this Redis takes no new records");
+        }
+        known.takes_no_records = refusal.is_some();
         known.config = look.config.clone();
         (known.unready, known.refusals, known.warnings) = (unready, refusals, warnings);
         (known.evicted, known.is_evicting) = (evicted, is_evicting);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::RwLock;
 use redis::RedisResult;
@@ -118,6 +119,8 @@ pub(crate) struct Preflight {
     pub(super) accepted: Vec<Risk>,
     replicas_ack: u32,
     once_memory: OnceMemory,
+    /// Whether a server of the store was seen to take new records. A failover may end that: so all that look at one share it.
+    pub(super) some_take_records: Arc<AtomicBool>,
 }
 
 impl Preflight {
@@ -125,7 +128,8 @@ impl Preflight {
         let layout = address.layout().clone();
         let keys = KeySpace::new(&settings.prefix, &layout, address.database());
         let RedisSettings { replicas_ack, once_memory, ref accepted, .. } = *settings;
-        Self { layout, keys, accepted: accepted.clone(), replicas_ack, once_memory }
+        let (accepted, some_take_records) = (accepted.clone(), Arc::default());
+        Self { layout, keys, accepted, replicas_ack, once_memory, some_take_records }
     }
 
     pub(crate) fn keys(&self) -> &KeySpace {
