@@ -110,6 +110,11 @@ impl Cluster {
         }
     }
 
+    /// The same, if it stands.
+    pub(crate) fn link_now(&self, slot: u16) -> Option<Arc<Link>> {
+        self.shared.state.borrow().owner_of(slot).ok()??.link_now()
+    }
+
     /// The link to the server to which another one has pointed.
     pub(crate) async fn follow(
         &self,
@@ -166,11 +171,6 @@ impl Cluster {
             Ok(Ok(MapState::Down(reason))) => Err(StoreError::Unavailable(reason.to_string())),
             _ => Err(StoreError::Unavailable("no server of the cluster answers".into())),
         }
-    }
-
-    /// The same, if it stands.
-    pub(crate) fn link_now(&self, slot: u16) -> Option<Arc<Link>> {
-        self.shared.state.borrow().owner_of(slot).ok()??.link_now()
     }
 
     /// The links that stand.
