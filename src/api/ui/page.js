@@ -363,8 +363,9 @@ at('break').addEventListener('click', async () => {
     else {
       Object.assign(asked, { isSent: false, refused, problem: error.text });
       drawQuestion();
-      // It was lost when the button was disabled, unless the person has moved it since.
-      if (document.activeElement === document.body) at(at('break').disabled ? 'keep' : 'break').focus();
+      // It is lost with the button that was disabled, now or at the next frame, unless the person has moved it since.
+      const isLost = [document.body, at('break')].includes(document.activeElement);
+      if (isLost) at(at('break').disabled ? 'keep' : 'break').focus();
       if (refused) askWhoShares();
     }
   }
