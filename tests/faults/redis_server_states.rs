@@ -230,8 +230,9 @@ async fn a_half_open_connection_is_replaced_within_the_request() {
 async fn a_connection_on_which_a_gateway_only_hears_is_replaced_once_it_is_silent() {
     let redis = RedisServer::start().await;
     let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    // Alone: the look at what the user may do names it too, on the other connection. The first one is the listener's.
+    let mut ping = proxy.expect("*1\r\n$4\r\nPING\r\n", Fate::LoseAnswers);
     let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
-    let mut ping = proxy.expect("PING", Fate::LoseAnswers);
     ping.reaches(Progress::PassedOn).await;
     let is_given_up = |line: &str| line.contains("the connection to Redis is given up");
     gateway.logs("it is given up", is_given_up).await;
@@ -323,14 +324,16 @@ async fn a_server_that_is_far_away_is_used_with_the_default_settings() {
     let looks = Arc::new(AtomicU32::new(0));
     let looked = looks.clone();
     proxy.set_policy(move |message| {
-        looked.fetch_add(u32::from(message.ends_with(b"PING\r\n")), Ordering::Relaxed);
+        let is_look = message.windows(11).any(|part| part == b"$5\r\nstats\r\n");
+        looked.fetch_add(u32::from(is_look), Ordering::Relaxed);
         Fate::late_answer(Duration::from_millis(150))
     });
     let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
     let client = Client::new(gateway.address);
     eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
     client.put("/locks/before").send().await.expect(201);
-    eventually("it looks again", async || looks.load(Ordering::Relaxed) >= 4).await;
+    // The start, both connections, and three looks: each begins once the one before has ended well.
+    eventually("it looks again", async || looks.load(Ordering::Relaxed) >= 6).await;
     client.put("/locks/after").send().await.expect(201);
     let log = gateway.log();
     let is_trouble = |line: &String| line.contains("is given up") || line.contains("requests are refused");
@@ -340,6 +343,35 @@ async fn a_server_that_is_far_away_is_used_with_the_default_settings() {
     let gateway = Gateway::start(&["--store", &proxy.redis_url(), "--store-timeout", "500ms"]).await;
     let why = "Redis did not answer all that connecting asks within 250ms, half of --store-timeout";
     gateway.logs("it says why", |line| line.contains(why)).await;
+}
+
+/// A server that stands still is not taken for a slow one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stands_still_is_said_not_to_answer() {
+    let stage = Stage::redis().await;
+    let redis = stage.redis.as_ref().unwrap();
+    redis.stand_still().await;
+    let is_given_up = |line: &str| line.contains("the connection to Redis is given up");
+    stage.gateway.logs("it is given up", is_given_up).await;
+    let log = stage.gateway.log();
+    redis.signal("CONT");
+    let is_right = |line: &String| !is_given_up(line) || line.contains("the server does not answer");
+    assert!(log.iter().all(is_right), "{log:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_a_server_cannot_be_used_is_said_though_its_other_connection_is_silent() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let gateway = Gateway::start(&["--store", &proxy.redis_url()]).await;
+    Client::new(gateway.address).put("/locks/k").send().await.expect(201);
+    proxy.set_policy(|message| match message.starts_with(b"*2\r\n$10\r\nSSUBSCRIBE") {
+        true => Fate::LoseAnswers,
+        false => Fate::Pass,
+    });
+    let _: () = redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let is_told = |line: &str| line.contains("requests are refused") && line.contains("it is a replica");
+    gateway.logs("the reason is told", is_told).await;
 }
 
 /// A restart that loses what was done since the last snapshot: the numbers of that time are not given again.

@@ -9,7 +9,7 @@ use crate::store::LineSettings;
 pub struct RedisSettings {
     /// What every key of ours begins with.
     pub prefix: String,
-    /// How long it may take to open a connection, then to learn the server, and each look at it.
+    /// How long it may take to open each connection, then to learn the server, and each look at it.
     pub reply_timeout: Duration,
     /// What would otherwise be a reason to refuse a server.
     pub accepted: Vec<Risk>,

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryFutureExt;
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, RedisError, RedisResult};
+use redis::{PushInfo, PushKind, RedisResult};
 use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
@@ -114,15 +115,32 @@ impl Connector {
                     .set_push_sender(self.on_push(closed.clone(), buckets.clone()));
                 client.connect(config).await
             };
-            let unusable = |error: RedisError| format!("cannot be used: {}", trouble(&error));
-            let opened = timeout(self.reply_timeout, open()).await;
-            let connection = opened.map_err(|_| "does not answer".to_owned())?.map_err(unusable)?;
-            let learning = self.learn(connection, open(), &client, found.as_ref(), buckets.clone());
-            let learned = timeout(self.reply_timeout, learning).await.map_err(|_| {
-                let limit = humantime::format_duration(self.reply_timeout);
-                format!("did not answer all that connecting asks within {limit}, half of --store-timeout")
-            })?;
-            learned.map_err(unusable)?.map_err(|reason| format!("cannot be used: {reason}"))
+            // Each connection has the whole limit for its opening, as in `fencepost check`.
+            let opened =
+                async || self.in_time("does not answer", open().map_err(|error| trouble(&error))).await;
+            let connection = opened().await?;
+            let limit = humantime::format_duration(self.reply_timeout);
+            let late =
+                &format!("did not answer all that connecting asks within {limit}, half of --store-timeout");
+            let learning = self.in_time(late, self.learn(connection.clone(), &client, found.as_ref()));
+            let listening = async {
+                let connection = opened().await?;
+                let hearing = self.hear(connection, buckets.clone()).map_err(|error| trouble(&error));
+                self.in_time(late, hearing).await
+            };
+            // Neither subscription nor connection can be replaced without the other.
+            let (learned, (identity, listener, subscribed)) = tokio::try_join!(learning, listening)?;
+            let (incarnation, run, health, primary) = learned;
+            // Where a balancer stands between, or the address was given away meanwhile, they may lead to two servers.
+            if self.incarnation_of(&identity) != incarnation {
+                return Err("cannot be used: two connections to its address lead to two servers".to_owned());
+            }
+            if let Err(error) = subscribed {
+                let reason = describe(&error);
+                tracing::warn!(reason, "cannot subscribe: waiters learn of their turn by polling");
+            }
+            let replicas = Replicas::of(&client, self.replicas_ack, self.reply_timeout);
+            Ok((Link::new(connection, incarnation, run, health, replicas, listener), primary))
         };
         let connected = tokio::select! {
             connected = connecting => connected,
@@ -135,79 +153,61 @@ impl Connector {
         Ok(Connected { link, primary, closed })
     }
 
-    /// Learns over `connection` which server it leads to, and listens to that over another one, which `opening` makes meanwhile.
+    /// What comes of `work` within the limit, or else `late`.
+    async fn in_time<T>(
+        &self,
+        late: &str,
+        work: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
+        let done = timeout(self.reply_timeout, work).await.map_err(|_| late.to_owned())?;
+        done.map_err(|reason| format!("cannot be used: {reason}"))
+    }
+
+    /// Learns over `connection` which server it leads to.
     async fn learn(
         &self,
         mut connection: MultiplexedConnection,
-        opening: impl Future<Output = RedisResult<MultiplexedConnection>>,
         client: &Client,
         found: Option<&Primary>,
+    ) -> Result<(String, String, (Gate, OnceRoom), Option<Primary>), String> {
+        let asked = self.ask(&mut connection, Some(client)).await;
+        let (incarnation, state, room) = asked.map_err(|error| trouble(&error))??;
+        let keeps_records = !matches!(self.target, Target::Member(_));
+        let server = keeps_records.then(|| client.address().to_string());
+        let (gate, room) = (Gate::new(state), OnceRoom::new(server, room));
+        if let Target::Node(_, ids) = &self.target {
+            ids.check(&mut connection).await?;
+        }
+        let primary = self.confirm(found).await?;
+        let word = primary.as_ref().map(|primary| if primary.is_unanimous { Word::All } else { Word::Most });
+        let run = match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
+            Ok(Some(run)) => run,
+            Ok(None) => return Err("Sentinel has named a primary since".to_owned()),
+            // Where nothing is granted no numbers are needed, and what is held can still be renewed and released.
+            Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => incarnation.clone(),
+            Err(error) => return Err(trouble(&error)),
+        };
+        Ok((incarnation, run, (gate, room), primary))
+    }
+
+    /// Listens over `connection`, and asks which server it leads to.
+    async fn hear(
+        &self,
+        mut connection: MultiplexedConnection,
         buckets: HeardBuckets,
-    ) -> RedisResult<Result<(Link, Option<Primary>), String>> {
-        let learning = async {
-            let (incarnation, gate, room) = match self.ask(&mut connection, Some(client)).await? {
-                Ok((incarnation, state, room)) => {
-                    let keeps_records = !matches!(self.target, Target::Member(_));
-                    let server = keeps_records.then(|| client.address().to_string());
-                    (incarnation, Gate::new(state), OnceRoom::new(server, room))
-                }
-                Err(reason) => return Ok(Err(reason)),
-            };
-            if let Target::Node(_, ids) = &self.target
-                && let Err(reason) = ids.check(&mut connection).await
-            {
-                return Ok(Err(reason));
+    ) -> RedisResult<(ServerIdentity, Listener, RedisResult<()>)> {
+        let identity = Profile::ask(&mut connection, false).await?.identity;
+        let (keys, gateway) = (self.keys.clone(), self.hints.gateway.clone());
+        let listener = Listener::new(connection.clone(), keys, gateway, buckets);
+        let subscribing = async {
+            match self.target {
+                // It depends on the locks that are waited for.
+                Target::Node(..) => Ok(()),
+                _ => listener.subscribe(Bucket::default()).await,
             }
-            let primary = match self.confirm(found).await {
-                Ok(primary) => primary,
-                Err(reason) => return Ok(Err(reason)),
-            };
-            let word =
-                primary.as_ref().map(|primary| if primary.is_unanimous { Word::All } else { Word::Most });
-            let run = match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
-                Ok(Some(run)) => run,
-                Ok(None) => {
-                    return Ok(Err("Sentinel has named a primary since".to_owned()));
-                }
-                // Where nothing is granted no numbers are needed, and what is held can still be renewed and released.
-                Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => {
-                    incarnation.clone()
-                }
-                Err(error) => return Err(error),
-            };
-            RedisResult::Ok(Ok((incarnation, run, (gate, room), primary)))
         };
-        // Neither subscription nor connection can be replaced without the other.
-        let listening = async {
-            let mut connection = opening.await?;
-            let identity = Profile::ask(&mut connection, false).await?.identity;
-            let (keys, gateway) = (self.keys.clone(), self.hints.gateway.clone());
-            let listener = Listener::new(connection.clone(), keys, gateway, buckets);
-            let subscribing = async {
-                match self.target {
-                    // It depends on the locks that are waited for.
-                    Target::Node(..) => Ok(()),
-                    _ => listener.subscribe(Bucket::default()).await,
-                }
-            };
-            let (subscribed, ()) = tokio::join!(subscribing, self.hints.peer_channels.tune(connection));
-            Ok((identity, listener, subscribed))
-        };
-        let (learned, (identity, listener, subscribed)) = tokio::try_join!(learning, listening)?;
-        let (incarnation, run, health, primary) = match learned {
-            Ok(learned) => learned,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        // Where a balancer stands between, or the address was given away meanwhile, they may lead to two servers.
-        if self.incarnation_of(&identity) != incarnation {
-            return Ok(Err("two connections to its address lead to two servers".to_owned()));
-        }
-        if let Err(error) = subscribed {
-            let reason = describe(&error);
-            tracing::warn!(reason, "cannot subscribe: waiters learn of their turn by polling");
-        }
-        let replicas = Replicas::of(client, self.replicas_ack, self.reply_timeout);
-        Ok(Ok((Link::new(connection, incarnation, run, health, replicas, listener), primary)))
+        let (subscribed, ()) = tokio::join!(subscribing, self.hints.peer_channels.tune(connection));
+        Ok((identity, listener, subscribed))
     }
 
     /// By what right the server is the primary. Sentinel is asked once more, now that the connection stands. It closes

@@ -40,7 +40,7 @@ pub(crate) struct LinkSupervisor {
 }
 
 impl LinkSupervisor {
-    /// Starts connecting in the background. `reply_timeout` bounds the opening of a connection, then the learning of
+    /// Starts connecting in the background. `reply_timeout` bounds the opening of each connection, then the learning of
     /// the server, and each look at it; what the server tells the gateway of the name in `hints` goes to its sender.
     pub(crate) fn start(
         target: Target,
@@ -185,9 +185,11 @@ impl Task {
             loop {
                 period.tick().await;
                 let mut connection = link.connection.clone();
+                let mut answers = false;
                 let look = async {
+                    let pinging = async { link.listener.ping().await.inspect(|()| answers = true) };
                     let looking = self.connector.look(&mut connection, link, primary);
-                    tokio::try_join!(link.listener.ping(), looking).map(|((), is_good)| is_good)
+                    tokio::try_join!(pinging, looking).map(|((), is_good)| is_good)
                 };
                 match timeout(self.connector.reply_timeout, look).await {
                     Ok(Ok(true)) => {}
@@ -195,6 +197,7 @@ impl Task {
                         return "the server was restarted or replaced, or cannot be used any more";
                     }
                     Ok(Err(_)) => return "the server cannot say who it is",
+                    Err(_) if !answers => return "the server does not answer",
                     Err(_) => {
                         return "the server did not answer all that a look asks within half of --store-timeout";
                     }

@@ -184,7 +184,6 @@ fn records(keys: &KeySpace) -> [String; 2] {
 }
 
 /// A key of each kind that locks need.
-/// A key of each kind.
 pub(super) fn samples(keys: &KeySpace) -> Vec<String> {
     let Ok(key) = LockKey::parse(b"preflight") else { return Vec::new() };
     let queue = keys.queue_of(&key);
