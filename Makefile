@@ -21,7 +21,7 @@ build: ## Build the program: target/release/fencepost
 comma := ,
 ONCE_EACH := $(if $(filter x86_64,$(shell uname -m)),-C link-arg=-Wl$(comma)--icf=all)
 dist: ## Build what is shipped, and pack it: target/packages (on Debian or Ubuntu)
-	cargo rustc --profile dist --locked --bin fencepost -- -C llvm-args=-inline-threshold=30 $(ONCE_EACH)
+	cargo rustc --profile dist --locked --bin fencepost -- -C llvm-args=-inline-threshold=20 $(ONCE_EACH)
 	MOST=15000000 packaging/build $(or $(CARGO_TARGET_DIR),target)/dist/fencepost target/packages
 
 test: tools ## Install what the tests need where it is missing, and run all of them
