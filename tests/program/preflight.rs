@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use kit::gateway::run;
-use kit::proxy::{Fate, Framing, Proxy};
 use kit::quorum::{Quorum, RECORD, is_ready};
 use kit::sentinels::SentinelOptions;
 use kit::{
@@ -59,21 +58,6 @@ async fn an_unsafe_server_ends_the_start_unless_its_risk_is_accepted() {
         client.put("/locks/k").send().await.expect(201);
         says(&gateway, &format!("accepted by --redis-accept {risk}")).await;
     }
-}
-
-/// Going through its keys takes longer than the start waits.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unsafe_server_ends_the_start_also_if_it_is_far_away_and_full_of_keys() {
-    let redis = RedisServer::start_with(&EVICTS).await;
-    let fill = "for i = 1, 9000 do redis.call('SET', 'fencepost:' .. i, '') end";
-    let _: () = redis.command(&["EVAL", fill, "0"]).await;
-    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
-    proxy.set_policy(|message| {
-        let round_trips = if message.windows(5).any(|part| part == b"HELLO") { 2 } else { 1 };
-        Fate::late_answer(Duration::from_millis(220) * round_trips)
-    });
-    let said = refused(&["--store", &proxy.redis_url()]);
-    assert!(said.contains("allkeys-lru"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

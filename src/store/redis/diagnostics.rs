@@ -197,7 +197,7 @@ async fn see(
         let reads_records = look.room.may_be_read();
         let finding = contents.find(&mut connection, preflight.keys(), list.is_some(), reads_records);
         // What is found by then is told. A gateway does not ask for it.
-        if let Ok(found) = timeout(patience / 2, finding).await {
+        if let Ok(found) = timeout(patience, finding).await {
             found.map_err(|error| Unseen::of(&error))?;
         }
     }
