@@ -129,13 +129,15 @@ fn otlp_endpoint_of(text: &str) -> Result<String, SettingsError> {
     if authority.as_str().contains('@') {
         return Err(error("must hold no password: OTEL_EXPORTER_OTLP_HEADERS is for that"));
     }
-    if authority.as_str() != authority.host() && authority.port_u16().is_none() {
+    if authority.as_str() != authority.host() && authority.port_u16().is_none_or(|port| port == 0) {
         return Err(error("must be the address of a collector, with a port from 1 to 65535"));
     }
-    Ok(match uri.path() {
-        "" | "/" => format!("{}/v1/traces", text.trim_end_matches('/')),
-        _ => text.to_owned(),
-    })
+    let path = match uri.path() {
+        "" | "/" => "/v1/traces",
+        path => path,
+    };
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    Ok(format!("{}://{authority}{path}{query}", uri.scheme_str().unwrap_or_default()))
 }
 
 /// The form of the log.

@@ -301,6 +301,7 @@ async fn without_a_collector_nothing_of_it_runs() {
         ("ftp://localhost", "http://"),
         ("http://", "address"),
         ("http://127.0.0.1:99999", "address"),
+        ("http://127.0.0.1:0", "address"),
         ("http://user:hunter2@localhost:4318", "OTEL_EXPORTER_OTLP_HEADERS"),
     ] {
         let output = run(&["--store", "memory:", "--otlp-endpoint", endpoint]);

@@ -91,10 +91,11 @@ impl LockInfo {
         let number = lease.fencing_token.get().to_string();
         let (id, operation, who) = of_run().unwrap_or((&number, "", owner));
         let left = for_people(lease.left_ms);
-        // Of several who share the lock, this is the one that ends first.
-        let info = match lease.is_released && lease.slot.is_none() {
-            true => format!("it was released, and min_hold keeps the lock taken for {left} more"),
-            false => format!("its lease ends in {left}, unless it is unlocked before"),
+        let info = match (lease.is_released, lease.slot) {
+            // Of several who share the lock, this is the one that ends first.
+            (true, Some(_)) => format!("it was released, and min_hold keeps its slot taken for {left} more"),
+            (true, None) => format!("it was released, and min_hold keeps the lock taken for {left} more"),
+            (false, _) => format!("its lease ends in {left}, unless it is unlocked before"),
         };
         Self {
             id: id.to_owned(),
