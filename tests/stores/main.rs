@@ -21,6 +21,7 @@ mod random_lines;
 mod redis_line;
 mod redis_slots;
 mod redis_store;
+mod slot_hand_offs;
 mod store_suite;
 mod table_and_scripts;
 mod unreadable;

@@ -1,19 +1,10 @@
 //! Locks that several hold, as they lie in Redis: their keys, their lives, and what the small scripts do with them.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fencepost::clock::SystemClock;
-use fencepost::lock::{Attempt, LeaseToken, LockKey, Slots, Terms, Ttl};
-use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
-use fencepost::store::redis::{RedisAddress, RedisSettings, RedisStore};
-use fencepost::store::{LockRequest, LockStore, Release, Tombstone};
 use futures_util::future::join_all;
 
-use crate::line_suite::{beat, in_line, soon};
-use crate::store_suite::granted;
-use kit::asking::{Answer, Ask, Join, LockStoreExt, ask};
-use kit::{Client, Gateway, PATIENCE, RedisServer, Stage, fresh_token};
+use kit::{Client, Gateway, RedisServer, Stage, fresh_token};
 
 /// What a lock that several hold consists of.
 const KEYS: [&str; 4] = ["lock", "held", "ends", "wide"];
@@ -30,7 +21,7 @@ fn name(kind: &str) -> String {
 }
 
 /// Takes a slot of `k`, of so many, and returns the token.
-async fn take(client: &Client, query: &str) -> String {
+pub async fn take(client: &Client, query: &str) -> String {
     let token = fresh_token();
     client.put(&format!("/locks/k?{query}")).token(&token).send().await.expect(201);
     token
@@ -194,24 +185,6 @@ fn the_small_scripts_are_those_of_before() {
     }
 }
 
-/// S7. The next one is told of a slot by the release itself, and need not look each second.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_is_freed_is_offered_to_the_next_at_once() {
-    let redis = RedisServer::start().await;
-    let gateway = Gateway::on_redis(&redis, &[]).await;
-    let client = Client::new(gateway.address);
-    let first = take(&client, "slots=2&ttl=1m").await;
-    take(&client, "slots=2&ttl=1m").await;
-    let waiting = client.put("/locks/k?slots=2&wait=30s").within(Duration::from_secs(40)).send();
-    let waiting = tokio::spawn(waiting);
-    kit::eventually("it waits", async || client.get("/locks/k").send().await.json()["waiters"] == 1).await;
-    let _: () = redis.command(&["CONFIG", "RESETSTAT"]).await;
-    client.delete("/locks/k").token(&first).send().await.expect(204);
-    waiting.await.unwrap().expect(201);
-    let stats: String = redis.command(&["INFO", "commandstats"]).await;
-    assert!(stats.contains("cmdstat_spublish:calls=1,"), "{stats}");
-}
-
 /// A gateway that died leaves its tickets in the line, here behind one that lives and has no room either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_full_of_the_dead_lets_the_living_in_while_all_slots_are_held() {
@@ -289,99 +262,6 @@ async fn each_key_of_a_line_may_be_lost() {
     };
     let kinds = ["seats", "line", "away", "due", "gates"];
     join_all(kinds.iter().flat_map(|kind| [heals(kind, 1), heals(kind, 2)])).await;
-}
-
-/// S7. When a writer leaves, all readers go in: through two gateways, by more offers than there are at a time.
-async fn readers_go_in(readers: usize, within: Duration) {
-    let redis = RedisServer::start().await;
-    let gateways = [Gateway::on_redis(&redis, &[]).await, Gateway::on_redis(&redis, &[]).await];
-    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
-    let writer = take(&clients[0], "ttl=1m").await;
-    let wait = |at: usize| {
-        tokio::spawn(
-            clients[at % 2].put("/locks/k?slots=any&ttl=1m&wait=30s").within(Duration::from_secs(40)).send(),
-        )
-    };
-    let waiting: Vec<_> = (0..readers).map(wait).collect();
-    kit::eventually("all of them wait", async || {
-        clients[0].get("/locks/k").send().await.json()["waiters"] == readers
-    })
-    .await;
-    let released = Instant::now();
-    clients[0].delete("/locks/k").token(&writer).send().await.expect(204);
-    let granted = join_all(waiting).await;
-    let took = released.elapsed();
-    let mut slots: Vec<_> =
-        granted.into_iter().map(|told| told.unwrap().expect(201).json()["slot"].as_u64().unwrap()).collect();
-    slots.sort_unstable();
-    assert_eq!(slots, (1..=readers as u64).collect::<Vec<_>>());
-    assert!(took < within, "{took:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_readers_go_in_when_the_writer_leaves() {
-    readers_go_in(100, Duration::from_secs(2)).await;
-}
-
-/// On a machine that does nothing else they are in within a second. Beside other tests offers lapse.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_readers_go_in_when_the_writer_leaves() {
-    readers_go_in(1_000, Duration::from_secs(20)).await;
-}
-
-/// S7. At most thirty are offered a slot at once. For the next one there is room, too: it is in when it asks, and passes nobody.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_first_for_whom_there_is_no_offer_yet_is_in_when_it_asks() {
-    let redis = RedisServer::start().await;
-    let address = RedisAddress::parse(redis.url(), None).unwrap();
-    let settings = RedisSettings { reply_timeout: PATIENCE, ..RedisSettings::default() };
-    let stores: [Arc<dyn LockStore>; 2] = [
-        Arc::new(RedisStore::start(&address, &settings).unwrap()),
-        Arc::new(EmbeddedStore::in_memory(EmbeddedSettings::default(), Arc::new(SystemClock)).unwrap()),
-    ];
-    for store in stores {
-        for waits in [true, false] {
-            for round in 0.. {
-                if is_in_when_it_asks(&store, waits, round).await {
-                    break;
-                }
-                assert!(round < 50, "the machine is too slow: no round was over while the offers lasted");
-            }
-        }
-    }
-}
-
-/// Offers last 800 ms, and all step aside once they have lapsed. Returns false if the round took about as long, and tells nothing.
-async fn is_in_when_it_asks(store: &Arc<dyn LockStore>, waits: bool, round: u32) -> bool {
-    let key = LockKey::parse(format!("{waits} {round}").as_bytes()).unwrap();
-    let wants = |slots| {
-        let (key, token, attempt) = (key.clone(), LeaseToken::generate().hash(), Attempt::generate());
-        let (ttl, terms) = (Ttl::from_ms(60_000).unwrap(), Terms { slots, ..Terms::default() });
-        LockRequest { key, token, attempt, ttl, note: Default::default(), terms }
-    };
-    let asks = async |lock: &LockRequest, how| ask(&**store, lock.clone(), how, soon()).await.unwrap();
-    beat(store).await;
-    let writer = wants(Slots::ONE);
-    granted(asks(&writer, Ask::Try).await);
-    let readers: Vec<_> = (0..32).map(|_| wants(Slots::MOST)).collect();
-    for reader in &readers {
-        in_line(asks(reader, Ask::Enqueue(Join { takes_over: true, ..Join::default() })).await);
-    }
-    let began = Instant::now();
-    beat(store).await;
-    let release = Release { key: key.clone(), token: writer.token, tombstone: Tombstone::Final };
-    store.call(release, soon()).await.unwrap();
-    let by_another = |reader: &LockRequest| LockRequest { attempt: Attempt::generate(), ..reader.clone() };
-    let behind = asks(&by_another(&readers[31]), Ask::Try).await;
-    if began.elapsed() > Duration::from_millis(700) {
-        return false;
-    }
-    assert!(matches!(behind, Answer::Refused(_)), "{behind:?}");
-    granted(match waits {
-        true => asks(&readers[30], Ask::Poll).await,
-        false => asks(&by_another(&readers[30]), Ask::Try).await,
-    });
-    true
 }
 
 /// K4. Its tombstone is written before the slot is freed.

@@ -42,6 +42,54 @@ local is_voided = tombstone and string.find(tombstone, ATTEMPT, 1, true)
 local ends = MODE == 'end' or MODE == 'end-keep'
 local SLOTS = tonumber(ARGV[15] or 1)
 local lock, left_ms, offer = held(LOCK)
+
+-- What the lock is for the token from now on; or nothing, and the error.
+local function mint()
+  local number, problem = count_numbers(KEYS[11], ARGV[8], 1)
+  if not number then return nil, redis.error_reply(problem) end
+  local terms = terms_of(ARGV[13], ARGV[14])
+  return TOKEN .. ' ' .. ATTEMPT .. ' ' .. string.format('%.0f', number) .. terms .. ' ' .. ARGV[7]
+end
+
+-- Gives a token the slot that it is offered, where it waits alone and nothing has ended; else returns nothing, and has done
+-- nothing. Most hand-offs of a slot are so. To open the pool and the queue takes longer than all else of them.
+local function take_offered()
+  local TICKETS, QUEUE, AWAY, DUE, HELD, ENDS, WIDE = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[7], KEYS[8], KEYS[9]
+  local texts = redis.call('HMGET', HELD, ALL, TOKEN)
+  local offered_to, start_ms = string.match(texts[1] or '', '^' .. TOKEN .. ' %d+ (%S+) %S+ (%d+)\n$')
+  if offered_to ~= ATTEMPT or texts[2] then return nil end
+  local ticket, waiting = redis.call('HGET', TICKETS, TOKEN), redis.call('ZRANGE', QUEUE, 0, 1)
+  local is_its_own = string.match(ticket or '', '^%d+ %S+ (%S+)') == ATTEMPT
+  if not is_its_own or waiting[1] ~= TOKEN or waiting[2] then return nil end
+  local now_ms = now_in_ms()
+  local first_end_ms = tonumber(redis.call('ZRANGE', ENDS, 0, 0, 'WITHSCORES')[2])
+  if not first_end_ms or first_end_ms <= now_ms or now_ms - start_ms >= OFFER_MS then return nil end
+  local least = tonumber(redis.call('ZRANGE', WIDE, 0, 0, 'WITHSCORES')[2] or 0)
+  local text = redis.call('GET', LOCK)
+  local at = string.find(text, '.', 3, true) or #text + 1
+  local slot, held_by = at - 2, redis.call('ZCARD', ENDS) - 1
+  if math.max(slot, held_by + 1) > math.min(least, SLOTS) then return nil end
+
+  -- For a server that is out of memory, as below.
+  redis.call('ZREM', AWAY, '')
+  local granted, problem = mint()
+  if not granted then return problem end
+  -- In the order of pool.lua.
+  redis.call('SET', LOCK, string.sub(text, 1, at - 1) .. '#' .. string.sub(text, at + 1), 'KEEPTTL')
+  redis.call('ZADD', WIDE, SLOTS, TOKEN)
+  local grant, ttl_ms = { field = TOKEN, slot = slot, slots = SLOTS }, tonumber(ARGV[6])
+  write_grant({ LOCK, HELD, ENDS, WIDE }, grant, granted, now_ms, ttl_ms, ALL, '')
+  redis.call('ZREM', QUEUE, TOKEN)
+  redis.call('ZREM', AWAY, TOKEN)
+  redis.call('HDEL', TICKETS, TOKEN)
+  redis.call('ZREM', DUE, LOCK)
+  return { 0, told(grant), ttl_ms }
+end
+
+if MODE == 'look' and are_several(offer) and not tombstone then
+  local answer = take_offered()
+  if answer then return answer end
+end
 local pool
 pool, offer = pool_in(offer, TOKEN)
 local own = pool and pool.own
@@ -85,9 +133,9 @@ if is_own then
 end
 
 local function mint_and_set()
-  local number, problem = count_numbers(KEYS[11], ARGV[8], 1)
-  if not number then return redis.error_reply(problem) end
-  lock = TOKEN .. ' ' .. ATTEMPT .. ' ' .. string.format('%.0f', number) .. terms_of(ARGV[13], ARGV[14]) .. ' ' .. ARGV[7]
+  local problem
+  lock, problem = mint()
+  if not lock then return problem end
   local ttl_ms = tonumber(ARGV[6])
   if SLOTS > 1 then
     pool = pool or open_pool()
