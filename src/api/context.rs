@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use axum::http::{HeaderValue, Method};
 
 use super::route::is_of_tool;
-use crate::access::{Caller, Right};
+use crate::access::{Caller, Denied, Right};
 use crate::audit::{Audit, Who};
 use crate::lock::LockKey;
 use crate::server::Peer;
@@ -163,6 +163,14 @@ impl RequestContext {
     /// The audit log, if the caller's requests belong there.
     pub(super) fn audit(&self) -> Option<&Arc<Audit>> {
         self.0.caller.get().and_then(|(_, audit)| audit.as_ref())
+    }
+
+    /// Whether the caller may still have what it asked for: the keys may have changed since.
+    pub(super) fn check_again(&self) -> Result<(), Denied> {
+        let (Some(caller), Some(asked)) = (self.caller(), self.asked()) else { return Ok(()) };
+        // Also where it names no lock.
+        caller.check_prefix(asked.right, "")?;
+        asked.key.iter().chain(&asked.others).try_for_each(|key| caller.check(asked.right, key))
     }
 
     /// Who makes the request, for the audit log.

@@ -12,12 +12,14 @@ use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use super::parameters::{announced_bytes, bad_parameter, context_of};
+use crate::access::Denied;
+use crate::api::context::RequestContext;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::result_room::RoomTaken;
 use crate::api::state::AppState;
 
-/// How long to wait until a body proves to be empty.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a body may take to arrive.
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest body that says what a tool asks for, in bytes: far more than any of them sends.
 const LARGEST_SMALL_BODY: usize = 16 * 1024;
 /// The memory of a body grows by so much. Else it would take up to twice of what has arrived.
@@ -38,7 +40,7 @@ pub(crate) fn refuse_body(
     if body.is_end_stream() {
         return Either::Left(ready(Ok(())));
     }
-    let room = match room_to_wait(&parts, app) {
+    let (context, room) = match room_to_wait(&parts, app) {
         Ok(room) => room,
         Err(problem) => return Either::Left(ready(Err(problem))),
     };
@@ -55,9 +57,7 @@ pub(crate) fn refuse_body(
         Ok(())
     };
     let looked = async move {
-        timeout(BODY_TIMEOUT, look)
-            .await
-            .unwrap_or_else(|_| refuse("the body did not end in time: send none"))
+        arrival(&context, look).await?.unwrap_or_else(|| refuse("the body did not end in time: send none"))
     };
     Either::Right(looked.boxed())
 }
@@ -74,11 +74,11 @@ pub(crate) async fn read_small_body(
     if announced.is_none() && parts.version < Version::HTTP_11 {
         return Err(bad_parameter("body", "over HTTP/1.0, send Content-Length, 0 where there is no body"));
     }
-    let mut room = room_to_wait(parts, app)?;
+    let (context, mut room) = room_to_wait(parts, app)?;
     // The head may be longer than all that is counted here.
     (parts.headers, parts.uri) = Default::default();
-    let read = timeout(BODY_TIMEOUT, read_body(&mut body, LARGEST_SMALL_BODY, &mut room)).await;
-    let bytes = match read.map_err(|_| bad_parameter("body", "the body did not end in time"))? {
+    let read = arrival(&context, read_body(&mut body, LARGEST_SMALL_BODY, &mut room)).await?;
+    let bytes = match read.ok_or_else(|| bad_parameter("body", "the body did not end in time"))? {
         Ok(bytes) => Some(bytes),
         Err(BodyFailure::NoRoom) => return Err(no_room()),
         Err(BodyFailure::CutOff | BodyFailure::TooLarge) => None,
@@ -93,10 +93,20 @@ pub(crate) async fn read_small_body(
 }
 
 /// Room for a request whose body is waited for: it takes about so much, though nothing of it arrives.
-fn room_to_wait(parts: &Parts, app: &AppState) -> Result<RoomTaken, Problem> {
+fn room_to_wait(parts: &Parts, app: &AppState) -> Result<(RequestContext, RoomTaken), Problem> {
     let (context, caller) = context_of(parts)?;
     let mut room = app.room_for_body(&caller, context);
-    if room.grows(PAGE_BYTES) { Ok(room) } else { Err(no_room()) }
+    if room.grows(PAGE_BYTES) { Ok((context.clone(), room)) } else { Err(no_room()) }
+}
+
+/// Waits for a body; `None` if it takes too long. Every body that is waited for ends here, as the caller may have lost its key or its
+/// right meanwhile.
+pub(super) async fn arrival<T>(
+    context: &RequestContext,
+    reading: impl Future<Output = T>,
+) -> Result<Option<T>, Denied> {
+    let read = timeout(BODY_TIMEOUT, reading).await.ok();
+    context.check_again().map(|()| read)
 }
 
 /// Why a body was not read to its end.
@@ -107,7 +117,7 @@ pub(super) enum BodyFailure {
     NoRoom,
 }
 
-/// Copies what arrives: a piece of it would keep the whole buffer of its connection in memory.
+/// Copies what arrives, within [`arrival`]: a piece of it would keep the whole buffer of its connection in memory.
 pub(super) async fn read_body(
     body: &mut Body,
     most: usize,

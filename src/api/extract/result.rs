@@ -10,18 +10,17 @@ use axum::http::{HeaderMap, Version};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
-use super::body::{BodyFailure, no_room, read_body};
+use super::body::{BODY_TIMEOUT, BodyFailure, arrival, no_room, read_body};
 use super::once::StoreQuery;
 use super::parameters::{announced_bytes, shown_number};
 use super::{LockCall, bad_parameter, context_of};
+use crate::api::context::RequestContext;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::result_room::RoomTaken;
 use crate::api::state::AppState;
 use crate::lock::FencingToken;
 use crate::once::{WorkResult, WorkStatus};
 
-/// How long a result may take to arrive.
-const RESULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// So much of a result that is refused is read, for so long, before that is said.
 const DRAINED_BYTES: usize = 1024 * 1024;
 const DRAINED_FOR: Duration = Duration::from_secs(1);
@@ -44,6 +43,7 @@ pub(in crate::api) struct ArrivingResult {
     content_type: Option<String>,
     /// Its part of what all results on their way may take.
     room: RoomTaken,
+    context: RequestContext,
 }
 
 impl FromRequest<AppState> for StoreCall {
@@ -64,7 +64,8 @@ impl FromRequest<AppState> for StoreCall {
         let announced = announced_bytes(&parts.headers);
         let (most, status) = (app.limits.max_result_bytes, call.query.status);
         let content_type = content_type(&parts.headers);
-        let result = ArrivingResult { body, most, announced, status, content_type, room };
+        let context = context_of(&parts)?.0.clone();
+        let result = ArrivingResult { body, most, announced, status, content_type, room, context };
         Ok(Self { call, fence, result })
     }
 }
@@ -111,17 +112,18 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
 impl ArrivingResult {
     /// Reads it to its end. The room that it takes is given back when that is dropped.
     pub(in crate::api) async fn read(self) -> Result<(WorkResult, RoomTaken), Problem> {
-        let Self { mut body, most, announced, status, content_type, mut room } = self;
-        let arrived = match timeout(RESULT_TIMEOUT, read_body(&mut body, most, &mut room)).await {
-            Ok(arrived) => arrived.map_err(|failure| match failure {
+        let Self { mut body, most, announced, status, content_type, mut room, context } = self;
+        let arrived = match arrival(&context, read_body(&mut body, most, &mut room)).await {
+            Ok(Some(arrived)) => arrived.map_err(|failure| match failure {
                 BodyFailure::CutOff => cut_off(),
                 BodyFailure::TooLarge => too_large(most),
                 BodyFailure::NoRoom => no_room(),
             }),
-            Err(_) => {
-                let detail = format!("the result was not complete within {} s", RESULT_TIMEOUT.as_secs());
+            Ok(None) => {
+                let detail = format!("the result was not complete within {} s", BODY_TIMEOUT.as_secs());
                 Err(Problem::new(ProblemType::ResultStalled, detail))
             }
+            Err(denied) => Err(denied.into()),
         };
         match arrived {
             Ok(bytes) if announced.is_some_and(|announced| announced != bytes.len() as u64) => Err(cut_off()),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use kit::metrics::{Scrape, metrics_address};
 use kit::{Client, Gateway, KeysFile, PATIENCE, eventually, fresh_token, h2};
@@ -188,6 +188,87 @@ async fn a_key_may_do_what_the_newest_file_says_and_ends_when_it_says() {
     let refused =
         async || put("b").await.json()["detail"].as_str().unwrap().contains("does not know the API key");
     eventually("the other secret is in force", refused).await;
+}
+
+/// Its key was good when its head came, and a body may take seconds to arrive.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_key_or_right_is_gone_when_its_body_is_there_does_nothing() {
+    let rights = r#"allow = ["acquire", "inspect", "once"]"#;
+    let own = r#"{"ID":"run","Operation":"o","Who":"w"}"#;
+    let dapr = r#"{"resourceId":"r","lockOwner":"w","expiryInSeconds":60}"#;
+    let machine = r#"{"client_params":{"id":"m","group":"one"}}"#;
+    let requests = [
+        ("LOCK", "/terraform/free", own),
+        ("UNLOCK", "/terraform/own", own),
+        ("POST", "/v1.0-alpha1/lock/s", dapr),
+        ("POST", "/fleet-lock/v1/pre-reboot", machine),
+        ("POST", "/once/work", "paid"),
+        // Only its end shows that such a body is none.
+        ("PUT", "/locks/plain", ""),
+        ("DELETE", "/locks/held", ""),
+    ];
+    for (from, to, status) in [
+        ("", "", 401),
+        ("every_key = true", "every_key = true\nexpires = 2020-01-01T00:00:00Z", 401),
+        ("every_key = true", "prefixes = [\"elsewhere/\"]", 403),
+        (rights, "allow = [\"admin\"]", 403),
+    ] {
+        let mut file = KeysFile::new();
+        let stays = file.add("stays", &format!("every_key = true\n{rights}"));
+        let goes = file.add("goes", &format!("every_key = true\n{rights}"));
+        let audit = file.path().with_extension("audit");
+        let tools = ["--terraform", "--dapr", "--fleet-lock", "one=1"];
+        let gateway = gateway(&file, &[&tools[..], &["--audit-log", audit.to_str().unwrap()]].concat()).await;
+        let (client, token) = (Client::new(gateway.address), fresh_token());
+        client.call("LOCK", "/terraform/own").key(&stays).body(own).send().await.expect(200);
+        client.put("/once/work?ttl=1h").key(&stays).token(&token).send().await.expect(201);
+        client.put("/locks/held?ttl=1h").key(&stays).token(&token).send().await.expect(201);
+        let mut begun = Vec::new();
+        for (method, target, body) in requests {
+            let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+            let head = format!(
+                "{method} {target} HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {goes}\r\nLease-Token: {token}\r\n\
+                 Fleet-Lock-Protocol: true\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            // So far it was allowed: the gateway asks for the body.
+            let mut said = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+            stream.read_exact(&mut said).await.unwrap();
+            assert!(said.starts_with(b"HTTP/1.1 100 "), "{target}: {}", String::from_utf8_lossy(&said));
+            begun.push((target, body, stream));
+        }
+        match from {
+            "" => file.remove("goes"),
+            _ => file.change("goes", from, to),
+        }
+        file.write();
+        gateway.signal("HUP");
+        let look = async || client.get("/locks/plain").key(&goes).send().await.status;
+        eventually("the new file is in force", async || look().await == status).await;
+        for (target, body, mut stream) in begun {
+            let chunk = format!("{:x}\r\n{body}\r\n", body.len());
+            let rest = if body.is_empty() { String::new() } else { chunk } + "0\r\n\r\n";
+            stream.write_all(rest.as_bytes()).await.unwrap();
+            let mut said = Vec::new();
+            stream.read_to_end(&mut said).await.unwrap();
+            let said = String::from_utf8_lossy(&said);
+            assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{to} {target}: {said}");
+        }
+        for (lock, status) in [("free", 404), ("own", 200), ("dapr:s:r", 404), ("plain", 404), ("held", 200)]
+        {
+            client.get(&format!("/locks/{lock}")).key(&stays).send().await.expect(status);
+        }
+        assert_eq!(client.get("/once/work").key(&stays).send().await.expect(200).json()["state"], "working");
+        let uses = || {
+            let text = std::fs::read_to_string(&audit).unwrap();
+            let of_goes =
+                text.lines().filter(|line| line.contains(r#""key_name":"goes""#)).map(str::to_owned);
+            of_goes.filter(|line| !line.contains(r#""operation":"inspect""#)).collect::<Vec<_>>()
+        };
+        eventually("each use is written", async || uses().len() >= requests.len()).await;
+        let is_refusal = |line: &String| line.contains(&format!("\"status\":{status}"));
+        assert!(uses().iter().all(is_refusal), "{:?}", uses());
+    }
 }
 
 /// The store takes connections and says nothing, so that the start takes a while.
