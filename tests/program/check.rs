@@ -293,6 +293,24 @@ async fn of_a_quorum_it_says_what_readyz_says_and_each_server_has_a_block() {
     assert!(page.contains(", and 1 can be used: ") && !page.contains("has evicted keys"), "{page}");
 }
 
+/// Such a server is not in quarantine, if the risk is accepted.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_quorum_with_a_server_that_loses_held_locks_it_says_that_several_may_hold_one() {
+    let quorum = Quorum::start(3).await;
+    let holder = |accepted| {
+        let (_, page) = check(&["--store", &quorum.url(), "--redis-accept", accepted]);
+        row(&page, "I3  one holder at a time").to_owned()
+    };
+    assert!(holder("eviction").starts_with("holds, unless most servers forget at once"));
+    for (setting, value) in [("maxmemory", "100mb"), ("maxmemory-policy", "volatile-lru")] {
+        let _: () = quorum.nodes[1].command(&["CONFIG", "SET", setting, value]).await;
+    }
+    assert!(holder("eviction").starts_with("does not hold: it evicts"));
+    let primary = RedisServer::start().await;
+    quorum.nodes[1].follow(primary.port()).await;
+    assert!(holder("replica").starts_with("does not hold: it is a replica"));
+}
+
 /// One name that resolves to the same server is another name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_the_servers_of_a_quorum_do_not_know_is_seen() {

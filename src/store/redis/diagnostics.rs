@@ -88,7 +88,7 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     if let Some(list) = &list {
         let names: Vec<_> = address.nodes().iter().map(ToString::to_string).collect();
         quorum::conclude(&mut diagnostics, &members, &names, list);
-        diagnostics.promises = promises(quorum::promise_statuses());
+        diagnostics.promises = promises(promises::of_quorum(&looks));
     } else if !looks.is_empty() {
         diagnostics.promises = promises(promises::statuses(&looks, address.layout(), settings.replicas_ack));
     }

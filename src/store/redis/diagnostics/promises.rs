@@ -50,14 +50,30 @@ pub(super) fn statuses(looks: &[Look], layout: &Layout, replicas_ack: u32) -> [P
     if let Some((_, exclusion)) = &goes_on {
         exceptions.push(exclusion);
     }
-    let exclusion = if any(&|profile| !profile.identity.is_primary) {
-        PromiseStatus::Fails("it is a replica, which forgets what is written to it".to_owned())
-    } else if any(&Profile::evicts) {
-        PromiseStatus::Fails("it evicts locks that are held".to_owned())
-    } else {
-        PromiseStatus::unless(&exceptions)
-    };
+    let exclusion = loses_held_locks(looks).unwrap_or_else(|| PromiseStatus::unless(&exceptions));
     [numbers.clone(), numbers.clone(), exclusion, PromiseStatus::Holds, numbers]
+}
+
+/// The same for a quorum. A server that has forgotten all is in quarantine. One that loses single locks counts.
+pub(super) fn of_quorum(looks: &[Look]) -> [PromiseStatus; 5] {
+    let numbers = PromiseStatus::unless(&["most servers forget at once (then it rests on their clocks)"]);
+    let exclusion = loses_held_locks(looks).unwrap_or_else(|| {
+        PromiseStatus::unless(&["most servers forget at once", "the clock of a server is set forward"])
+    });
+    [numbers.clone(), numbers.clone(), exclusion, PromiseStatus::Holds, numbers]
+}
+
+/// That I3 does not hold, since servers lose locks that are held, although they run on.
+fn loses_held_locks(looks: &[Look]) -> Option<PromiseStatus> {
+    let any = |holds: &dyn Fn(&Profile) -> bool| looks.iter().any(|look| holds(&look.profile));
+    let why = if any(&|profile| !profile.identity.is_primary) {
+        "it is a replica, which forgets what is written to it"
+    } else if any(&Profile::evicts) {
+        "it evicts locks that are held"
+    } else {
+        return None;
+    };
+    Some(PromiseStatus::Fails(why.to_owned()))
 }
 
 /// What it takes for a server to forget locks.

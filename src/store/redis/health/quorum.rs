@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::preflight::Preflight;
 use super::profile::Profile;
-use crate::store::diagnostics::{Block, Diagnostics, PromiseStatus};
+use crate::store::diagnostics::{Block, Diagnostics};
 use crate::store::redis::node::Node;
 use crate::store::redis::settings::Risk;
 
@@ -321,12 +321,4 @@ fn standing(members: &[QuorumServer], names: &[String], list: &ServerList) -> (u
     let good = members.len() - troubles.len();
     troubles.extend(hindrance);
     (good, troubles)
-}
-
-/// What becomes of the promises I1 to I5.
-pub(crate) fn promise_statuses() -> [PromiseStatus; 5] {
-    let numbers = PromiseStatus::unless(&["most servers forget at once (then it rests on their clocks)"]);
-    let exclusion =
-        PromiseStatus::unless(&["most servers forget at once", "the clock of a server is set forward"]);
-    [numbers.clone(), numbers.clone(), exclusion, PromiseStatus::Holds, numbers]
 }
