@@ -218,7 +218,7 @@ pub struct ServeArgs {
     )]
     max_watchers: usize,
 
-    /// How many locks an API key may hold at this gateway
+    /// How many locks an API key may hold at this gateway, counted from its start
     ///
     /// An entry of the keys file may say otherwise: max_locks.
     #[arg(
