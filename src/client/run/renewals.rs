@@ -30,13 +30,15 @@ pub(super) struct Renewals<'a> {
     ttl: Duration,
     tries: JoinSet<(usize, Result<RenewAnswer, Trouble>)>,
     next_at: Duration,
+    /// When the first was sent since one succeeded.
+    first_at: Option<Duration>,
     /// Why nothing is sent any more.
     over: Option<String>,
 }
 
 impl<'a> Renewals<'a> {
     pub(super) fn new(gateways: &'a mut Gateways, held: &HeldGrant, ttl: Duration) -> Self {
-        Self { gateways, ttl, tries: JoinSet::new(), next_at: due_after(held), over: None }
+        Self { gateways, ttl, tries: JoinSet::new(), next_at: due_after(held), first_at: None, over: None }
     }
 
     /// When something is to be sent; nothing once there is nothing to gain.
@@ -58,6 +60,7 @@ impl<'a> Renewals<'a> {
         let (number, gateway) = self.gateways.next();
         let ttl = self.ttl;
         self.tries.spawn(async move { (number, gateway.renew(ttl, patience).await) });
+        self.first_at.get_or_insert(now);
         self.next_at = now + (self.ttl / FOLLOWED_AFTER_PART).max(SHORTEST_PAUSE);
     }
 
@@ -77,6 +80,19 @@ impl<'a> Renewals<'a> {
         self.tries = JoinSet::new();
         self.gateways.answered(number);
         self.next_at = due_after(held);
+        self.first_at = None;
+    }
+
+    /// When the command must be asked to end. If this process or the machine stood still until then, it was not asked to renew
+    /// in time: that comes first, and may take half of what is left.
+    pub(super) fn terms_at(&self, lease: &LeaseClock) -> Duration {
+        let (terms_at, kills_at) = (lease.terms_at(), lease.kills_at());
+        match self.first_at {
+            _ if self.over.is_some() => terms_at,
+            None if self.next_at < terms_at => kills_at,
+            Some(at) if at > terms_at => at + kills_at.saturating_sub(at) / 2,
+            _ => terms_at,
+        }
     }
 
     /// Plans the next after one that decides nothing: at once at another gateway, after a pause once each has failed.
@@ -104,7 +120,9 @@ impl<'a> Renewals<'a> {
 
     /// Why the lease could not be renewed.
     pub(super) fn failure(&self) -> String {
-        self.over.clone().or_else(|| self.gateways.trouble()).unwrap_or_else(|| "no answer in time".into())
+        let was_asked = self.first_at.is_some() || boottime() < self.next_at;
+        let silence = if was_asked { "no answer in time" } else { "this process or the machine stood still" };
+        self.over.clone().or_else(|| self.gateways.trouble()).unwrap_or_else(|| silence.into())
     }
 }
 

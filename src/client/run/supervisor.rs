@@ -73,6 +73,13 @@ impl CommandSupervisor<'_> {
                 Some(SignalEvent::ToPassOn(signal)) if self.state.status.is_none() => {
                     self.state.passed_on = Some(signal);
                     self.family.signal_command(signal);
+                    // If it was stopped, it hears of that only when it goes on.
+                    match signal {
+                        _ if self.state.stopped.is_none() => {}
+                        Signal::USR1 | Signal::USR2 => {}
+                        Signal::TSTP => self.stop_with_command(),
+                        _ => self.let_command_go_on(),
+                    }
                 }
                 Some(SignalEvent::Resumed) if self.state.stopped.is_some() => self.let_command_go_on(),
                 Some(_) | None => {}
@@ -143,7 +150,7 @@ impl CommandSupervisor<'_> {
     fn end_of_command(&mut self) -> Option<End> {
         let now = boottime();
         let Some(status) = self.state.status else {
-            if now >= self.lease.terms_at() && !self.state.is_losing {
+            if now >= self.renewals.terms_at(&self.lease) && !self.state.is_losing {
                 self.state.is_losing = true;
                 // The command was asked to end. A gateway that comes back changes nothing about that.
                 let failure = self.renewals.failure();
@@ -178,7 +185,8 @@ impl CommandSupervisor<'_> {
 
     /// When something is to be done, if nothing happens before.
     fn wakes_at(&self) -> Duration {
-        let terms_at = (!self.state.is_losing && self.state.status.is_none()).then(|| self.lease.terms_at());
+        let may_term = !self.state.is_losing && self.state.status.is_none();
+        let terms_at = may_term.then(|| self.renewals.terms_at(&self.lease));
         let times = [terms_at, self.state.leftovers_end_at, self.renewals.next_at()];
         times.into_iter().flatten().fold(self.lease.kills_at(), Duration::min)
     }

@@ -244,6 +244,12 @@ pub async fn is_held(client: &Client, key: &str) -> bool {
     client.get(&format!("/locks/{key}")).send().await.status == 200
 }
 
+/// What is left of the lease of the lock `k`, which is held.
+pub async fn left_of(client: &Client) -> Duration {
+    let told = client.get("/locks/k").send().await.expect(200).json();
+    Duration::from_millis(told["expires_in_ms"].as_u64().unwrap())
+}
+
 /// How many wait for the lock `k`, which is held.
 pub async fn waiters(client: &Client) -> u64 {
     client.get("/locks/k").send().await.json()["waiters"].as_u64().unwrap_or_default()

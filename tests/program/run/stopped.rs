@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::kit::{Scene, is_alive, is_held, requests};
+use super::kit::{Scene, is_alive, is_held, left_of, requests};
 use kit::{Client, Gateway, eventually};
 
 /// A gateway whose answers do not wait for a disk: a short lease would be over before it is told of.
@@ -93,12 +93,15 @@ async fn a_run_that_was_stopped_beyond_its_lease_kills_at_once_and_no_stale_writ
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_was_stopped_for_less_than_its_lease_goes_on() {
     let gateway = in_memory().await;
-    let scene = Scene::on(&gateway);
-    let running = scene.start_script(&["--ttl", "6s"], "echo >ready; sleep 3; exit 2");
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let script = "echo >ready; while [ ! -e over ]; do sleep 0.02; done; exit 2";
+    let running = scene.start_script(&["--ttl", "6s"], script);
     eventually("the command runs", async || scene.path("ready").exists()).await;
     running.signal("STOP");
-    // Past the time of the first renewal.
-    tokio::time::sleep(Duration::from_millis(2200)).await;
+    // So late the command would have been asked to end, if a renewal had failed.
+    eventually("little is left", async || left_of(&client).await < Duration::from_millis(2300)).await;
     running.signal("CONT");
+    eventually("it is renewed", async || left_of(&client).await > Duration::from_secs(3)).await;
+    std::fs::write(scene.path("over"), "").unwrap();
     running.end().await.expect_silent(2);
 }

@@ -1,8 +1,9 @@
 //! On a terminal: what a person sees, and who gets what the person types.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use super::kit::{Scene, is_alive, is_stopped, requests, waiters};
+use super::kit::{Scene, is_alive, is_stopped, left_of, requests, waiters};
 use super::pty::Person;
 use kit::{Client, Gateway, eventually, fresh_token, signal};
 
@@ -188,6 +189,56 @@ async fn a_command_that_is_stopped_on_a_terminal_without_a_shell_stays_so_and_is
     let before = renewals();
     eventually("the lease is renewed", async || renewals() > before + 1).await;
     assert!(is_stopped(pid));
+}
+
+/// As long as the lease can be renewed.
+#[tokio::test(flavor = "multi_thread")]
+async fn fg_goes_on_with_a_job_also_shortly_before_it_would_be_ended() {
+    let (gateway, scene, mut person) = at_a_shell().await;
+    let client = Client::new(gateway.address);
+    person.types(&format!("$F run --ttl 9s k -- sh -c '{ECHO}'\n"));
+    let pid = scene.number("pid").await;
+    person.types("one\n");
+    person.sees("read:one").await;
+    person.types("\u{1a}");
+    person.sees("Stopped").await;
+    // If a renewal had failed, the command would have been asked to end by now.
+    eventually("little is left", async || left_of(&client).await < Duration::from_millis(3500)).await;
+    person.types("fg\n");
+    eventually("it is renewed", async || left_of(&client).await > Duration::from_secs(5)).await;
+    person.types("two\n");
+    person.sees("read:two").await;
+    person.types("\u{4}");
+    eventually("the command ends", async || !is_alive(pid)).await;
+}
+
+/// The shell takes the job for one that runs, so `fg` sends no SIGCONT.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_in_the_background_whose_command_was_stopped_listens_to_keys_in_the_foreground() {
+    let (_gateway, scene, mut person) = at_a_shell().await;
+    // Ctrl-Z stops the job, so that fg goes on with it; Ctrl-C ends it.
+    for (key, seconds) in [("\u{1a}", 60), ("\u{3}", 61)] {
+        person
+            .types(&format!("$F run --ttl 1m k -- sh -c 'echo $$ >pid-{seconds}; exec sleep {seconds}' &\n"));
+        let pid = scene.number(&format!("pid-{seconds}")).await;
+        signal(pid, "STOP");
+        eventually("the command is stopped", async || is_stopped(pid)).await;
+        person.types("fg\n");
+        let shown = |person: &Person| person.screen().matches(&format!("exec sleep {seconds}")).count();
+        eventually("the shell shows the job", async || shown(&person) == 2).await;
+        // The shell shows it a moment before the job hears keys.
+        eventually("the job hears the key", async || {
+            person.types(key);
+            person.screen().contains("Stopped") && (seconds == 60 || !is_alive(pid))
+        })
+        .await;
+        if seconds == 60 {
+            person.types("fg\n");
+            eventually("the command goes on", async || !is_stopped(pid)).await;
+            person.types("\u{3}");
+            eventually("the command ends", async || !is_alive(pid)).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
