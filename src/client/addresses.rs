@@ -6,6 +6,8 @@ use hyper::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::Url;
 
+use crate::access::ShownKey;
+
 /// The gateways of one store, in the order in which they are asked first. There is at least one.
 #[derive(Clone)]
 pub struct GatewayAddresses(Vec<Url>);
@@ -54,6 +56,11 @@ fn parse_one(text: &str, is_alone: bool) -> Result<Url, String> {
     if !["http://", "https://"].iter().any(|scheme| text.starts_with(scheme)) {
         return Err("must begin with http:// or https:// (in a password, write a comma as %2C)".into());
     }
+    if ShownKey::is_begun_in(text.as_bytes()) {
+        return Err(
+            "must not hold an API key, which others could read: name its file by --api-key-file".into()
+        );
+    }
     let mut url = Url::parse(text).map_err(|error| {
         let comma = if is_alone { "" } else { " (in a password, write a comma as %2C)" };
         format!("is not usable ({error}): write http://HOST:PORT{comma}")
@@ -83,7 +90,15 @@ fn proxy_of(address: &Url) -> Option<String> {
         return None;
     }
     let proxy = Matcher::from_env().intercept(&address.as_str().parse::<Uri>().ok()?)?;
-    Some(proxy.uri().to_string().trim_end_matches('/').to_owned())
+    let uri = proxy.uri();
+    let is_port = |rest: &str| rest.is_empty() || uri.port_u16().is_some();
+    let rest = uri.authority()?.as_str().strip_prefix(uri.host()?)?;
+    // Else the rest is part of a password.
+    Some(match is_port(rest) && matches!(uri.path_and_query()?.as_str(), "" | "/") {
+        true => uri.to_string().trim_end_matches('/').to_owned(),
+        false => "of the environment, whose address is not http://HOST:PORT (in a password, write / as %2F)"
+            .to_owned(),
+    })
 }
 
 /// Whether an address leads to this machine whatever the network is. A proxy elsewhere would take it for its own machine.

@@ -172,6 +172,7 @@ async fn addresses_that_cannot_be_meant_are_refused_with_what_to_write() {
         ("http://a,http://a:80/", "address 2 of 2 is the same as address 1"),
         ("http://a,b:8080", "address 2 of 2 must begin with http:// or https://"),
         ("", "is empty"),
+        ("http://u:fp_abcdefghijkl_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef@a", "must not hold an API key"),
     ] {
         scene.run(&["--url", url, "k", "--", "true"]).await.expect_line(2, &["--url", said]);
     }
