@@ -12,8 +12,8 @@ use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
 use super::addresses::is_of_this_machine;
 use super::once::{StoredOutput, WorkOutput};
 use super::reply::{
-    ABANDONED, AskedGateway, GatewayReply, HeldGrant, IN_PROGRESS, LEASE_TOKEN, NO_SLOTS, ReleaseAnswer,
-    RenewAnswer, StoreAnswer, UNSUPPORTED,
+    ABANDONED, AskedGateway, GatewayReply, HeldGrant, IN_PROGRESS, LEASE_TOKEN, LOCK_HELD, NO_SLOTS,
+    RELEASED, ReleaseAnswer, RenewAnswer, StoreAnswer, UNSUPPORTED,
 };
 use super::trouble::Trouble;
 use super::{AcquireSettings, GatewaySettings};
@@ -56,6 +56,8 @@ pub(crate) enum AcquireAnswer {
     MayNotWait(Trouble),
     /// Nothing is decided: ask again.
     NotNow(Trouble),
+    /// The token was released, broken with its lock, or lost: only another one is granted the lock.
+    TokenReleased(String),
     /// No request like this one will ever be granted.
     Refused(RequestRefusal),
 }
@@ -117,14 +119,20 @@ impl Gateway {
         token: Option<&LeaseToken>,
     ) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
-        if let Some(token) = token {
-            headers.insert(LEASE_TOKEN, secret(token.reveal())?);
-        }
         if let Some(key) = &settings.api_key {
             headers.insert(AUTHORIZATION, secret(&format!("Bearer {key}"))?);
         }
         let keys = keys.iter().map(|key| key.as_str().to_owned()).collect();
-        Ok(Self { client: client(settings, address)?, address: address.clone(), keys, path, headers })
+        let mut gateway =
+            Self { client: client(settings, address)?, address: address.clone(), keys, path, headers };
+        token.map_or(Ok(()), |token| gateway.use_token(token))?;
+        Ok(gateway)
+    }
+
+    /// Asks with this token from now on.
+    pub(super) fn use_token(&mut self, token: &LeaseToken) -> Result<(), String> {
+        self.headers.insert(LEASE_TOKEN, secret(token.reveal())?);
+        Ok(())
     }
 
     /// Asks for the lock, waiting in the queue for so long.
@@ -165,22 +173,26 @@ impl Gateway {
             return AcquireAnswer::Held(held);
         }
         let problem = reply.problem();
+        // What is wrong with it in any case has no key. With one, the wait for another lock was too long for it.
+        let is_used_up = problem.key.is_some() && problem.parameter.as_deref() == Some("max_hold");
         match problem.kind.as_str() {
             // It may be the queue of the lock that is full. But it may as well be the gateway, or the share of the API key.
             "/problems/too-many-waiters" if !wait.is_zero() => AcquireAnswer::MayNotWait(reply.trouble()),
-            "/problems/lock-held" | IN_PROGRESS | ABANDONED => AcquireAnswer::Busy(Busy {
-                key: problem.key,
-                position: problem.position,
-                waiters: problem.waiters,
-                reason: reply.reason(),
-                is_abandoned: problem.kind == ABANDONED,
-                is_own: problem.yours == Some(true),
-            }),
+            RELEASED => AcquireAnswer::TokenReleased(reply.reason()),
+            kind if is_used_up || [LOCK_HELD, IN_PROGRESS, ABANDONED].contains(&kind) => {
+                AcquireAnswer::Busy(Busy {
+                    key: problem.key,
+                    position: problem.position,
+                    waiters: problem.waiters,
+                    reason: reply.reason(),
+                    is_abandoned: problem.kind == ABANDONED,
+                    is_own: problem.yours == Some(true),
+                })
+            }
             kind if reply.is_refusal() || [UNSUPPORTED, NO_SLOTS].contains(&kind) => {
                 AcquireAnswer::Refused(RequestRefusal {
                     parameter: problem.parameter,
                     reason: reply.reason(),
-                    // One that was released or broken meanwhile is no fault of the caller's.
                     is_of_all: !matches!(reply.status, 400 | 409),
                 })
             }

@@ -160,6 +160,11 @@ impl Gateways {
         None
     }
 
+    /// Asks all with this token from now on.
+    pub(crate) fn use_token(&mut self, token: &LeaseToken) -> Result<(), String> {
+        self.members.iter_mut().try_for_each(|member| Arc::make_mut(&mut member.gateway).use_token(token))
+    }
+
     /// Forgets what went wrong: what was refused to one request may be granted to another.
     pub(crate) fn forget_troubles(&mut self) {
         self.members.iter_mut().for_each(|member| member.trouble = None);

@@ -13,7 +13,8 @@ const REQUEST_ID: &str = "x-request-id";
 /// What an answer says that is no yes. First what is said of locks, then of work that is done once.
 const NOT_HELD: &str = "/problems/not-held";
 const HELD_BY_ANOTHER: &str = "/problems/held-by-another";
-const RELEASED: &str = "/problems/token-released";
+pub(super) const LOCK_HELD: &str = "/problems/lock-held";
+pub(super) const RELEASED: &str = "/problems/token-released";
 pub(super) const IN_PROGRESS: &str = "/problems/once-in-progress";
 pub(super) const ABANDONED: &str = "/problems/once-abandoned";
 pub(super) const UNSUPPORTED: &str = "/problems/once-unsupported";

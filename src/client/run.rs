@@ -91,12 +91,12 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     let mut family = Family::adopt().map_err(unsupervised)?;
     let alarm = Alarm::new().map_err(unsupervised)?;
     let mut terminal = Terminal::open();
-    let (token, lock) = (fresh_token()?, &settings.lock);
+    let (mut token, lock) = (fresh_token()?, &settings.lock);
     let path = if lock.once.is_some() { "once" } else { LOCK };
     let keys: Vec<_> = lock.all_keys().cloned().collect();
     let mut gateways = Gateways::at(path, &settings.gateways, &keys, Some(&token))?;
 
-    let held = match take(&mut gateways, lock, &mut signals, &terminal).await {
+    let held = match take(&mut gateways, lock, Some(&mut token), &mut signals, &terminal).await {
         Ok(held) => held,
         // That is no failure, and cron would mail what is said.
         Err(NotTaken { cause: Cause::Busy, may_be_held: false, .. }) if settings.busy_exit == 0 => {

@@ -215,6 +215,7 @@ async fn store_at(
                 AcquireAnswer::Done(_) => return Ok(Err("another run has stored its result".to_owned())),
                 AcquireAnswer::Busy(busy) => return Ok(Err(busy.reason)),
                 AcquireAnswer::Refused(refusal) => return Ok(Err(refusal.reason)),
+                AcquireAnswer::TokenReleased(reason) => return Ok(Err(reason)),
                 AcquireAnswer::NotNow(trouble) | AcquireAnswer::MayNotWait(trouble) => return Err(trouble),
             },
         }

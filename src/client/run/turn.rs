@@ -10,9 +10,10 @@ use super::signals::Signals;
 use super::terminal::Terminal;
 use crate::client::{
     ABANDONED, AcquireAnswer, AcquireSettings, Busy, CommandFailure, Contact, Gateway, Gateways, HeldGrant,
-    REFUSED, RequestRefusal, StoredOutput, UNREACHABLE, by_signal,
+    REFUSED, RequestRefusal, StoredOutput, UNREACHABLE, by_signal, fresh_token,
 };
 use crate::clock::{Backoff, boottime};
+use crate::lock::LeaseToken;
 
 /// How long one request waits. The place is kept for longer than the next takes to arrive.
 const SLICE: Duration = Duration::from_secs(20);
@@ -39,6 +40,8 @@ const FRESH_PART: u32 = 3;
 const GIVING_UP_MAY_TAKE: Duration = Duration::from_secs(2);
 /// Why a lock that was granted is given up.
 const TOO_LATE: &str = "answers take too long for a lease this short";
+/// Why there is no lock where nothing is to be begun with another token.
+const TAKEN_AWAY: &str = "an operator broke what was taken already, or the store lost it";
 /// Why a place in a record is given up whose lease ended before this process knew of it.
 const OVER_BEFORE_IT_BEGAN: &str = "its lease ended before the answer arrived";
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -96,16 +99,18 @@ impl NotTaken {
     }
 }
 
-/// Takes the lock. If that fails, the place in the wait queue is given up.
+/// Takes the lock. If that fails, the place in the wait queue is given up. The token may be replaced, if there is one here.
 pub(crate) async fn take(
     gateways: &mut Gateways,
     settings: &AcquireSettings,
+    token: Option<&mut LeaseToken>,
     signals: &mut Signals,
     terminal: &Terminal,
 ) -> Result<HeldGrant, NotTaken> {
     let mut turn = Turn {
         gateways,
         settings,
+        token,
         progress: Progress::new(terminal),
         contact: Contact::None,
         has_decided: false,
@@ -136,6 +141,8 @@ pub(crate) async fn take(
 struct Turn<'a> {
     gateways: &'a mut Gateways,
     settings: &'a AcquireSettings,
+    /// What the gateways are asked with, if it may be replaced.
+    token: Option<&'a mut LeaseToken>,
     progress: Progress<'a>,
     /// How far a request has come.
     contact: Contact,
@@ -161,17 +168,26 @@ impl Turn<'_> {
             false => (SLICE_OF_SEVERAL, ANSWER_OF_SEVERAL_MAY_TAKE),
         };
         let mut longest_slice = match self.settings.others.is_empty() {
-            false => SLICE_OF_SEVERAL_LOCKS,
+            // The first of them is held meanwhile. At least half of what it may be held is for the command.
+            false => self
+                .settings
+                .max_hold
+                .map_or(SLICE_OF_SEVERAL_LOCKS, |most| SLICE_OF_SEVERAL_LOCKS.min(most / 2)),
             true if self.progress.is_seen() => WATCHED_SLICE,
             true => slice,
         };
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut may_go_past = true;
         let mut may_not_wait = false;
+        let mut is_repeated = false;
+        let mut slow_ends_at = None;
         loop {
             let asked_at = boottime();
             let is_kept_out = std::mem::take(&mut may_not_wait);
-            let left = if is_kept_out { Duration::ZERO } else { wait_ends_at.saturating_sub(asked_at) };
+            let left = if is_kept_out || is_repeated {
+                Duration::ZERO
+            } else {
+                wait_ends_at.saturating_sub(asked_at)
+            };
             // A request in the queue hears nothing until its end. A gateway that goes away before it has said who has the lock
             // is not waited for long.
             let slice = if self.has_decided { longest_slice } else { FIRST_SLICE.min(longest_slice) };
@@ -211,18 +227,32 @@ impl Turn<'_> {
                     self.may_have_lock |= trouble.may_be_done;
                 }
                 AcquireAnswer::Done(_) => (self.may_have_place, self.may_have_lock) = (false, false),
-                AcquireAnswer::Refused(_) | AcquireAnswer::MayNotWait(_) => {}
+                AcquireAnswer::Refused(_)
+                | AcquireAnswer::MayNotWait(_)
+                | AcquireAnswer::TokenReleased(_) => {}
             }
             match answer {
                 AcquireAnswer::Held(held) if now < held.sent_at + self.settings.ttl / FRESH_PART => {
                     return Ok(held);
                 }
-                // It was sent before a long wait, so what it says is too little: the same request again says how much is
-                // left from now on. One granted at the last moment is worth a repetition past the end.
-                AcquireAnswer::Held(_)
-                    if now < wait_ends_at.max(contact_ends_at) || std::mem::take(&mut may_go_past) => {}
+                // It was sent before a long wait, so what it says is too little: the same request again, which does not wait,
+                // says how much is left from now on.
+                AcquireAnswer::Held(_) if !std::mem::replace(&mut is_repeated, true) => {}
+                // It is the answers that are slow. Until they are faster, others may have the lock.
                 AcquireAnswer::Held(_) => {
-                    return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
+                    let ends_at = *slow_ends_at.get_or_insert(now.saturating_add(self.gateways.wait()));
+                    if now >= ends_at || !self.start_over().await {
+                        return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
+                    }
+                    is_repeated = false;
+                    backoff.pause().await;
+                }
+                AcquireAnswer::TokenReleased(_) if now >= wait_ends_at || self.token.is_none() => {
+                    return Err(NotTaken::because(Cause::Busy, TAKEN_AWAY));
+                }
+                AcquireAnswer::TokenReleased(_) => {
+                    self.start_over().await;
+                    backoff.pause().await;
                 }
                 AcquireAnswer::Done(result) => return Err(NotTaken::because(Cause::Done(result), "")),
                 // The command was never started, so to give the place up leaves no doubt behind.
@@ -234,9 +264,11 @@ impl Turn<'_> {
                     return Err(NotTaken::because(Cause::Abandoned, ""));
                 }
                 AcquireAnswer::Busy(busy) if now >= wait_ends_at => {
-                    return Err(NotTaken::because(Cause::Busy, busy.reason));
+                    let of = busy.key.map(|key| format!("{key:?}: ")).unwrap_or_default();
+                    return Err(NotTaken::because(Cause::Busy, of + &busy.reason));
                 }
                 AcquireAnswer::Busy(busy) => {
+                    is_repeated = false;
                     let key = busy.key.as_deref().unwrap_or(self.settings.key.as_str());
                     self.progress.note(key, &busy);
                     // Another gateway may have room for one who waits.
@@ -295,6 +327,19 @@ impl Turn<'_> {
                 _ = seconds.tick() => self.progress.show(),
             }
         }
+    }
+
+    /// Gives back what the token has, and goes on with another one: one that was released is granted nothing any more. Returns
+    /// whether that is done. If no gateway confirms it, the token stays, so that the end gives it up.
+    async fn start_over(&mut self) -> bool {
+        let (Some(token), Ok(fresh)) = (&mut self.token, fresh_token()) else { return false };
+        let released = self.gateways.release(true, GIVING_UP_MAY_TAKE).await;
+        if released.is_none() || self.gateways.use_token(&fresh).is_err() {
+            return false;
+        }
+        **token = fresh;
+        (self.may_have_place, self.may_have_lock) = (false, false);
+        true
     }
 
     /// Gives up what a request may have got. After a refusal each gateway is asked at most once, and the one that refused

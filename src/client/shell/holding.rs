@@ -45,14 +45,17 @@ struct LeaseLine<'a> {
 pub(super) async fn acquire(settings: &TakeSettings) -> Result<u8, CommandFailure> {
     let TakeSettings { gateways, lock, token_file, json } = settings;
     // All that can fail on this machine does so before there is a lock.
-    let token = fresh_token()?;
+    let mut token = fresh_token()?;
     let unheard =
         |error: io::Error| CommandFailure::not_possible(format!("cannot wait for signals: {error}"));
     let mut signals = Signals::catch().map_err(unheard)?;
     // From here on a signal leaves no file behind that is of no use.
     let file = token_file.as_deref().map(|path| TokenFile::create(path, &token)).transpose()?;
     let mut gateways = Gateways::new(gateways, Some(&lock.key), Some(&token))?;
-    let (failure, may_be_held) = match take(&mut gateways, lock, &mut signals, &Terminal::open()).await {
+    // The one in the file stays.
+    let replaced = file.is_none().then_some(&mut token);
+    let taken = take(&mut gateways, lock, replaced, &mut signals, &Terminal::open()).await;
+    let (failure, may_be_held) = match taken {
         Err(not_taken) => (not_taken.explain(lock, BUSY), not_taken.may_be_held),
         Ok(held) => {
             let held = HeldGrant { slot: lock.slot(held.slot), ..held };

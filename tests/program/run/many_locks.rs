@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::kit::Scene;
+use super::kit::{Scene, is_held, waiters};
 use super::shape::Recorder;
 use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
 
@@ -48,7 +48,7 @@ async fn it_is_busy_if_one_of_them_is_and_leaves_the_others_free() {
     scene
         .run(&["--wait", "0s", "c", "b", "a", "--", "true"])
         .await
-        .expect_line(75, &["the locks \"c\", \"b\", \"a\" are busy"]);
+        .expect_line(75, &["the locks \"c\", \"b\", \"a\" are busy: \"b\": "]);
     for key in ["a", "c"] {
         assert_eq!(client.get(&format!("/locks/{key}")).send().await.status, 404, "{key} is free");
     }
@@ -144,4 +144,46 @@ async fn several_locks_are_asked_for_with_a_long_wait_also_at_several_gateways()
         let waits: Vec<_> = puts.filter_map(|put| wait(&put.target)).collect();
         assert_eq!(waits, ["1000ms", "45000ms", "22500ms"], "{others}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_broken_while_it_waits_for_another_is_taken_once_more() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let holder = fresh_token();
+    client.put("/locks/k?ttl=5m").token(&holder).send().await.expect(201);
+    let running = scene.start(&["--ttl", "3s", "a", "k", "--", "echo", "mine"]);
+    for _ in 0..2 {
+        eventually("it has one and waits for the other", async || {
+            is_held(&client, "a").await && waiters(&client).await == 1
+        })
+        .await;
+        client.delete("/locks/a?force=true").send().await.expect(204);
+    }
+    eventually("it has the first once more", async || is_held(&client, "a").await).await;
+    client.delete("/locks/k").token(&holder).send().await.expect(204);
+    assert_eq!(running.end().await.expect_silent(0).stdout, "mine\n");
+    assert!(!is_held(&client, "a").await && !is_held(&client, "k").await, "both are released");
+}
+
+/// The first is held while `run` waits for the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_for_longer_than_max_hold_is_no_refusal() {
+    const HELD: &str = r#"{"type":"/problems/lock-held","detail":"held","key":"b","waiters":1,"position":1}"#;
+    const OVER: &str =
+        r#"{"type":"/problems/bad-parameter","detail":"over","parameter":"max_hold","key":"a"}"#;
+    const TAKEN: &str = r#"{"token":"t","ttl_ms":2000,"locks":[{"key":"a","fencing_token":1},{"key":"b","fencing_token":2}]}"#;
+    let now = Duration::ZERO;
+    let recorder = Recorder::telling(&[(now, 423, HELD), (now, 400, OVER), (now, 201, TAKEN)]).await;
+    let flags = ["--ttl", "2s", "--max-hold", "5s"];
+    Scene::at(recorder.url()).run(&[&flags[..], &["a", "b", "--", "true"]].concat()).await.expect_silent(0);
+    // Half of it is left for the command.
+    let puts: Vec<_> = recorder.requests().into_iter().filter(|request| request.method == "PUT").collect();
+    assert_eq!(puts.iter().filter(|put| put.target.contains("&wait=2500ms")).count(), 2, "{puts:?}");
+
+    let gateway = Gateway::embedded(&[]).await;
+    Client::new(gateway.address).put("/locks/k?ttl=5m").send().await.expect(201);
+    let flags = ["--ttl", "1s", "--max-hold", "1s", "--wait", "3s"];
+    let ended = Scene::on(&gateway).run(&[&flags[..], &["a", "k", "--", "true"]].concat()).await;
+    ended.expect_line(75, &["the locks \"a\", \"k\" are busy: \"k\": "]);
 }

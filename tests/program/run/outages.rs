@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::kit::{Scene, is_held, release_of, requests};
 use super::shape::Recorder;
+use kit::gateway::program;
 use kit::proxy::{Fate, Framing, Progress};
 use kit::{Client, Gateway, Proxy, RedisServer, eventually};
 
@@ -133,4 +134,30 @@ async fn a_request_waits_for_long_only_after_a_gateway_has_said_who_has_the_lock
     let waits: Vec<_> = puts.map(|put| put.target.split("&wait=").nth(1).unwrap()).collect();
     let waits: Vec<_> = waits.into_iter().map(|rest| rest.split('&').next().unwrap()).collect();
     assert_eq!(waits, ["1000ms", "1000ms", "1000ms", "20000ms"]);
+}
+
+/// Each try renews the lock, and others must not wait for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_too_slow_for_the_ttl_end_run_and_the_lock_is_released_between_tries() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(proxy.url());
+    let late = || Fate::late_answer(Duration::from_millis(1100));
+    proxy.set_policy(move |message| if message.starts_with(b"PUT ") { late() } else { Fate::Pass });
+    let flags = ["--ttl", "3s", "--gateway-wait", "1s"];
+    let ended = scene.run(&[&flags[..], &["k", "--", "touch", "wrong"]].concat()).await;
+    ended.expect_line(69, &["answers take too long for a lease this short"]);
+    assert!(!scene.path("wrong").exists() && !is_held(&Client::new(gateway.address), "k").await);
+    let releases =
+        || requests(&gateway).into_iter().filter(|r| r.method == "DELETE" && r.status == 204).count();
+    eventually("it was released between the tries and at the end", async || releases() == 2).await;
+
+    // Once they are fast again, the command runs under the token that holds the lock by then.
+    proxy.set_policy(|_| Fate::Pass);
+    let mut slow = [proxy.expect("PUT ", late()), proxy.expect("PUT ", late())];
+    let args = [&flags[..], &["--pass-token", "k", "--", program(), "renew", "k"]].concat();
+    scene.run(&args).await.expect_silent(0);
+    for passage in &mut slow {
+        passage.reaches(Progress::Answered).await;
+    }
 }
