@@ -19,6 +19,7 @@ on_each_store!(
     a_free_lock_needs_no_waiting,
     problems_have_a_page,
     h2c_and_head_work,
+    an_answer_without_content_says_no_length,
 );
 
 fn encode(key: &str) -> String {
@@ -475,4 +476,16 @@ async fn h2c_and_head_work(stage: Stage) {
     client.delete("/locks/h2").token(&token).send().await.expect(204);
     let head: Answer = stage.client().call("HEAD", "/locks/h2").send().await.expect(404);
     assert!(head.body.is_empty());
+}
+
+/// RFC 9110 forbids it, also for HEAD and by HTTP/2.
+async fn an_answer_without_content_says_no_length(stage: Stage) {
+    for client in [stage.client(), Client::h2c(stage.gateway.address)] {
+        let granted = client.put("/locks/empty?ttl=30s").send().await.expect(201);
+        let asked = format!("/locks/empty?fencing_token={}", granted.fencing_token());
+        for (method, address) in [("GET", &*asked), ("HEAD", &*asked), ("DELETE", "/locks/empty")] {
+            let answer = client.call(method, address).token(&granted.token()).send().await.expect(204);
+            assert_eq!(answer.header("content-length"), None, "{method}");
+        }
+    }
 }

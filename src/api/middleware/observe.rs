@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -118,6 +118,10 @@ impl LogLine {
             headers.insert(CORP, HeaderValue::from_static("same-origin"));
         }
         self.status = Some(response.status().as_u16());
+        // The router says 0, which HTTP forbids here.
+        if response.status() == StatusCode::NO_CONTENT {
+            response.headers_mut().remove(CONTENT_LENGTH);
+        }
         self.problem = response.extensions().get::<ProblemType>().copied();
         // Most requests are about locks, and their answers have no such header.
         if matches!(self.operation, Operation::Begin | Operation::Store | Operation::OnceRenew) {
