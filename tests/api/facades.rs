@@ -125,6 +125,38 @@ async fn a_body_that_lacks_a_field_is_told_which() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_and_a_list_are_refused_where_a_tool_says_all_in_an_object() {
+    let gateway =
+        Gateway::start(&["--store", "memory:", "--terraform", "--dapr", "--fleet-lock", "default=1"]).await;
+    let client = Client::new(gateway.address);
+    let (dapr, fleet) = (
+        r#"{"resourceId":"r","lockOwner":"o","expiryInSeconds":30}"#,
+        r#"{"client_params":{"id":"m","group":"default"}}"#,
+    );
+    for (method, address, body, says) in [
+        ("POST", "/v1.0-alpha1/lock/s?ttl=5s", dapr, "no parameter \"ttl\"; it takes no parameters"),
+        ("POST", "/v1.0-alpha1/unlock/s?x", dapr, "no parameter \"x\""),
+        ("POST", "/fleet-lock/v1/pre-reboot?x=1", fleet, "no parameter \"x\""),
+        ("POST", "/fleet-lock/v1/steady-state?x=1", fleet, "no parameter \"x\""),
+        ("POST", "/v1.0-alpha1/lock/s", r#"["r","o",30]"#, "is not what this protocol has"),
+        ("POST", "/fleet-lock/v1/pre-reboot", r#"[["m","default"]]"#, "is not what this protocol has"),
+        (
+            "POST",
+            "/fleet-lock/v1/pre-reboot",
+            r#"{"client_params":["m","default"]}"#,
+            "is not what this protocol has",
+        ),
+        ("LOCK", "/terraform/k", r#"["i","o","w","",""]"#, "is not what this protocol has"),
+    ] {
+        let call = client.call(method, address).header("fleet-lock-protocol", "true").body(body);
+        let answer = call.send().await.expect(400).json();
+        let told = ["detail", "message", "value"].into_iter().find_map(|name| answer[name].as_str()).unwrap();
+        assert!(told.contains(says), "{method} {address} {body}: {told}");
+    }
+    assert_eq!(listed(&client).await, []);
+}
+
 /// A gateway with an audit log, and a key that may take locks there.
 struct Audited {
     gateway: Gateway,

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::owners::{Found, NamedGrant, NamedOwner};
-use super::steps::{AskedLock, Taken, from_json, permitted, take};
+use super::steps::{AskedLock, Taken, permitted, said_in_body, take};
 use crate::access::Caller;
 use crate::api::answers::{self, JSON};
-use crate::api::extract::{bad_parameter, key_of, read_small_body, refuse_secret};
+use crate::api::extract::{bad_parameter, key_of, refuse_secret};
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::routes::taking::account_of;
@@ -57,7 +57,7 @@ impl Call {
     async fn of(app: &AppState, request: Request) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         let store = store_of(&parts).map(str::to_owned);
-        let body: Body = from_json(&read_small_body(&mut parts, body, app).await?)?;
+        let body: Body = said_in_body(&mut parts, body, app).await?;
         NamedOwner::check("lockOwner", &body.lock_owner)?;
         if body.resource_id.is_empty() {
             return Err(bad_parameter("resourceId", "the resourceId is empty"));

@@ -9,9 +9,9 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::owners::{Found, NamedGrant, NamedOwner};
-use super::steps::{AskedLock, Taken, from_json, in_doubt, permitted, take};
+use super::steps::{AskedLock, Object, Taken, in_doubt, permitted, said_in_body, take};
 use crate::access::Caller;
-use crate::api::extract::{bad_parameter, key_of, read_small_body};
+use crate::api::extract::{bad_parameter, key_of};
 use crate::api::middleware::track;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::routes::taking::account_of;
@@ -24,7 +24,7 @@ const PROTOCOL: &str = "fleet-lock-protocol";
 
 #[derive(Deserialize)]
 struct Body {
-    client_params: ClientParams,
+    client_params: Object<ClientParams>,
 }
 
 #[derive(Deserialize)]
@@ -54,8 +54,8 @@ impl Machine {
         if parts.headers.get(PROTOCOL).is_none_or(|value| value != "true") {
             return Err(bad_parameter(PROTOCOL, "send the header fleet-lock-protocol: true"));
         }
-        let ClientParams { id, group } =
-            from_json::<Body>(&read_small_body(&mut parts, body, app).await?)?.client_params;
+        let Body { client_params: Object(ClientParams { id, group }) } =
+            said_in_body(&mut parts, body, app).await?;
         let known = app.facades.fleet_lock.iter().find(|known| known.name == group);
         let known = known.ok_or_else(|| {
             bad_parameter(

@@ -1,13 +1,18 @@
 //! What the protocols of other tools have in common: who asks, for what, and what becomes of a lock that is asked for.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::http::request::Parts;
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::access::{Caller, Right};
 use crate::api::context::Asked;
-use crate::api::extract::{bad_parameter, context_of};
+use crate::api::extract::{bad_parameter, context_of, pairs_of, read_small_body, refuse_others};
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::routes::taking::{not_taken, tenant_of};
 use crate::api::state::AppState;
@@ -30,8 +35,40 @@ pub(super) fn in_doubt(_: Problem) -> Problem {
     )
 }
 
+/// What is said in JSON as an object. Of a list, serde would take the fields in their order.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfMap<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for OfMap<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(OfMap(PhantomData))
+    }
+}
+
+/// Reads what a request says in its body only. Its address takes no parameters.
+pub(super) async fn said_in_body<T: DeserializeOwned>(
+    parts: &mut Parts,
+    body: Body,
+    app: &AppState,
+) -> Result<T, Problem> {
+    refuse_others(&pairs_of(parts, 1)?, std::iter::empty())?;
+    from_json(&read_small_body(parts, body, app).await?)
+}
+
 pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| {
+    let read = serde_json::from_slice(body).map(|Object(said)| said);
+    read.map_err(|error| {
         let (line, column) = (error.line(), error.column());
         // The library says nowhere else which field it is, and calls it as the tool does.
         let said = error.to_string();
