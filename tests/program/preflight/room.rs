@@ -78,6 +78,7 @@ async fn a_redis_that_lost_its_bound_takes_what_was_begun_and_nothing_new_which_
     assert!(check(redis.url()).1.contains("no new ones: Redis has no maxmemory"));
     set_maxmemory(&redis, "1gb").await;
     eventually("it begins some", async || begins().await.status == 201).await;
+    says(&gateway, "this Redis takes new records again").await;
     assert_eq!(lines_with(&gateway, TAKES_NO_RECORDS), 1);
 }
 

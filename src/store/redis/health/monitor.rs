@@ -95,8 +95,14 @@ impl ServerMonitor {
         // Where none ever took any, that is no news. What its user lacks is among the warnings.
         let is_news = some_take_records.load(Ordering::Relaxed);
         let refusal = look.room.refusal().filter(|why| is_news && !why.is_of_all());
-        if let Some(reason) = refusal.filter(|_| !known.takes_no_records) {
-            tracing::warn!(address, %reason, "this Redis takes no new records");
+        match refusal {
+            Some(reason) if !known.takes_no_records => {
+                tracing::warn!(address, reason = reason.to_string(), "this Redis takes no new records");
+            }
+            None if known.takes_no_records && look.room.refusal().is_none() => {
+                tracing::info!(address, "this Redis takes new records again");
+            }
+            _ => {}
         }
         known.takes_no_records = refusal.is_some();
         known.config = look.config.clone();
