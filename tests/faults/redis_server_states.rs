@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use kit::certificates::Certificates;
 use kit::proxy::{Fate, Framing, Gate, Progress};
@@ -437,6 +437,38 @@ async fn a_silent_redis_leaves_no_more_in_doubt_than_are_under_way() {
     assert!((1..=MOST_UNDER_WAY).contains(&in_doubt), "{in_doubt} in doubt, {in_none} in none");
 }
 
+/// As behind a proxy that loses its server.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_closed_at_once_are_told_once_and_made_again_after_a_pause() {
+    let redis = RedisServer::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let (port, made, lasts) = (redis.port(), Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let (count, may_last) = (made.clone(), lasts.clone());
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            let life = Duration::from_millis(if may_last.load(Ordering::SeqCst) { 60_000 } else { 100 });
+            tokio::spawn(async move {
+                let mut far = TcpStream::connect(("127.0.0.1", port)).await?;
+                let _ = timeout(life, copy_bidirectional(&mut near, &mut far)).await;
+                std::io::Result::Ok(())
+            });
+        }
+    });
+    let started = Instant::now();
+    let gateway = Gateway::start(&["--store", &url]).await;
+    eventually("many were closed", async || made.load(Ordering::SeqCst) >= 40).await;
+    let elapsed = started.elapsed();
+    assert!(elapsed > Duration::from_secs(3), "two for each try, and a pause behind it: {elapsed:?}");
+    let told = |what: &str| gateway.log().iter().filter(|line| line.contains(what)).count();
+    assert_eq!((told("connected to Redis"), told("is given up")), (1, 1), "{:#?}", gateway.log());
+    lasts.store(true, Ordering::SeqCst);
+    eventually("it says that this one lasts", async || told("connected to Redis") == 2).await;
+    assert_eq!(told("is given up"), 1);
+    Client::new(gateway.address).put("/locks/k").send().await.expect(201);
+}
+
 /// As of a proxy that has no server behind it and closes each connection in another way.
 #[tokio::test(flavor = "multi_thread")]
 async fn reasons_that_change_with_each_try_are_logged_once_a_second_at_most() {
@@ -454,4 +486,23 @@ async fn reasons_that_change_with_each_try_are_logged_once_a_second_at_most() {
     eventually("it says why", async || told().await > 0).await;
     let (told, seconds) = (told().await, started.elapsed().as_secs());
     assert!(told as u64 <= seconds + 2, "{told} lines in {seconds} s: {:#?}", gateway.log());
+}
+
+/// Connecting asks two things at once, and either may be refused first.
+#[tokio::test(flavor = "multi_thread")]
+async fn reasons_that_come_in_turns_are_logged_once_each() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let gateway = Gateway::start(&["--store", &url, "--store-timeout", "100ms"]).await;
+    let (started, mut number) = (Instant::now(), 0);
+    while started.elapsed() < Duration::from_secs(5) {
+        number += 1;
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let _ = connection.write_all(format!("-LOADING number {}\r\n", number / 4 % 2).as_bytes()).await;
+    }
+    let told = gateway.log();
+    let told: Vec<_> = told.iter().filter(|line| line.contains("Redis cannot be used: requests")).collect();
+    for reason in ["number 0", "number 1"] {
+        assert_eq!(told.iter().filter(|line| line.contains(reason)).count(), 1, "{told:#?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! What keeps a [`Link`] to one server: it finds the server, connects, learns, watches, and replaces the link when it is no
 //! longer good.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +20,14 @@ use crate::store::redis::pubsub::Hints;
 
 /// How often a gateway asks whether the server is still the one it learned.
 const RELEARN_PERIOD: Duration = Duration::from_secs(1);
+/// A link that ends so soon is a try that has failed.
+const BRIEF: Duration = Duration::from_secs(1);
 /// The pause before a server that is down is probed again: it doubles from the first to the last, with jitter.
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(50);
-/// The shortest time between two lines of the log on why a server cannot be used: two reasons may alternate with each try.
+/// The shortest time between two lines of the log on why a server cannot be used: reasons may change with each try. Of so many,
+/// each is told once.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const MOST_TOLD: usize = 8;
 
 /// What requests see.
 #[derive(Clone)]
@@ -131,22 +136,46 @@ impl Task {
         let probes = Backoff::new(FIRST_PROBE_PAUSE, LONGEST_PROBE_PAUSE);
         let mut backoff = probes.clone();
         let mut failing_since = Instant::now();
-        let mut told = None;
+        let mut told = Vec::new();
+        // Whether the last link ended at once, as behind a proxy that has no server.
+        let mut was_brief = false;
         loop {
             match self.connector.connect().await {
                 Ok(Connected { link, primary, closed }) => {
                     let address = self.connector.monitor.address();
-                    tracing::info!(address, incarnation = link.incarnation, "connected to Redis");
+                    let link = Arc::new(link);
+                    let say =
+                        || tracing::info!(address, incarnation = link.incarnation, "connected to Redis");
+                    if !was_brief {
+                        say();
+                    }
                     if let Some(reason) = primary.as_ref().and_then(|primary| primary.twins.as_deref()) {
                         tracing::warn!(reason, "a sentinel has one vote, however often it is named");
                     }
-                    let link = Arc::new(link);
                     self.state.send_replace(LinkState::Up(link.clone()));
                     self.connector.hints.peer_channels.is_up(link.listener.connection.clone()).await;
-                    let reason = self.watch(&link, primary.as_ref(), &closed).await;
-                    tracing::warn!(address, reason, "the connection to Redis is given up");
+                    let mut watching = pin!(self.watch(&link, primary.as_ref(), &closed));
+                    let early = timeout(BRIEF, &mut watching).await.ok();
+                    let is_brief = early.is_some();
+                    // What comes and goes again and again is told once, and that it lasts once it does.
+                    if was_brief && !is_brief {
+                        say();
+                    }
+                    let reason = match early {
+                        Some(reason) => reason,
+                        None => watching.await,
+                    };
+                    if !(was_brief && is_brief) {
+                        tracing::warn!(address, reason, "the connection to Redis is given up");
+                        told.clear();
+                    }
                     self.state.send_replace(LinkState::Connecting);
-                    (backoff, told) = (probes.clone(), None);
+                    was_brief = is_brief;
+                    if is_brief {
+                        backoff.pause().await;
+                    } else {
+                        backoff = probes.clone();
+                    }
                     failing_since = Instant::now();
                 }
                 Err(reason) => {
@@ -160,10 +189,12 @@ impl Task {
         }
     }
 
-    /// From now on requests fail at once, for this reason. The log says so, unless it has just told of it or of another one.
-    fn give_up(&self, reason: String, told: &mut Option<(String, Instant)>) {
-        if told.as_ref().is_none_or(|(known, at)| *known != reason && at.elapsed() >= TOLD_AGAIN_AFTER) {
-            *told = Some((reason.clone(), Instant::now()));
+    /// From now on requests fail at once, for this reason. The log says so, unless it has told of it, or just of another one.
+    fn give_up(&self, reason: String, told: &mut Vec<(String, Instant)>) {
+        let is_new = told.iter().all(|(known, _)| *known != reason);
+        if is_new && told.last().is_none_or(|(_, at)| at.elapsed() >= TOLD_AGAIN_AFTER) {
+            told.drain(..told.len().saturating_sub(MOST_TOLD - 1));
+            told.push((reason.clone(), Instant::now()));
             // Where there is one server only, the reason does not say where: clients that take locks need not know.
             match &self.connector.target {
                 Target::Server(client) | Target::Node(client, _) | Target::Member(client) => {
