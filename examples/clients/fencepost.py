@@ -228,9 +228,7 @@ class Fencepost:
         """Renews in the background. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
         lease = self.acquire(key, ttl_s, wait_s, owner, slots=slots)
         unsaid: Any = Exception  # If the work fails, what it raises says more than what the release does.
-        try:
-            self._renews(lease, ttl_s); yield lease
-            lease.check(); unsaid = Unknown
+        try: self._renews(lease, ttl_s); yield lease; lease.check(); unsaid = Unknown
         finally:
             try:
                 with suppress(unsaid): self.release(lease)
@@ -349,7 +347,9 @@ class Fencepost:
             try: said.set_result(self._ask(handler, request, timeout_s))
             except BaseException as error: said.set_exception(error)
         try: threading.Thread(target=ask, daemon=True).start()
-        except RuntimeError: ask()  # There is no thread left, and the result of work that is done must be stored.
+        except RuntimeError as why:
+            if "new thread" not in str(why): raise why.__context__ or why  # It is what a signal's handler has raised.
+            ask()  # There is no thread left, and the result of work that is done must be stored.
         try: return said.result(timeout_s)
         except TooLate: return 0 if handler.turn.acquire(blocking=False) else 1, b"no answer in time", {}
 

@@ -110,7 +110,7 @@ async fn python_says(code: &str) -> String {
         from fencepost import Fencepost\n\
         from fencepost_async import AsyncFencepost, Lost, Unavailable\n\
         start = threading.Thread.start\n\
-        def fails(thread): raise RuntimeError('no thread')\n";
+        def fails(thread): raise RuntimeError(\"can't start new thread\")\n";
     let (gateway, script) = (gateway().await, tempfile::NamedTempFile::new().unwrap());
     std::fs::write(script.path(), format!("{before}{code}")).unwrap();
     let mut command = workshop::bare_python(script.path().to_str().unwrap());
@@ -151,6 +151,20 @@ async fn a_lease_is_renewed_where_python_has_no_thread_left() {
           lease.check()\n\
         print('released')\n";
     assert_eq!(python_says(code).await, "released");
+}
+
+/// Its lock makes another error of it. Else the request is sent twice, and the work begins.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_handler_of_a_signal_raises_while_python_starts_a_thread_ends_the_request() {
+    let code = "def interrupted(thread):\n  \
+          threading.Thread.start = start\n  \
+          start(thread)\n  \
+          try: raise KeyboardInterrupt\n  \
+          finally: raise RuntimeError('release unlocked lock')\n\
+        threading.Thread.start = interrupted\n\
+        try: Fencepost().acquire('k', ttl_s=30); print('granted')\n\
+        except KeyboardInterrupt: print('interrupted')\n";
+    assert_eq!(python_says(code).await, "interrupted");
 }
 
 /// Else the next one does it again.
