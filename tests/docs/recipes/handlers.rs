@@ -14,6 +14,16 @@ app.post("/parts", express.urlencoded(keepBody), once, (request, response) => {
 });
 "#;
 
+/// The first copies of the middleware for Starlette stored the headers as an object.
+pub const FIRST_FORM: &str = r#"
+import json
+import idempotent
+def first_form(answer, most, later=idempotent.Answer.envelope):
+    told = json.loads(later(answer, most).body)
+    return idempotent.Result(json.dumps(told | {"headers": dict(told["headers"])}).encode(), told["status"])
+idempotent.Answer.envelope = first_form
+"#;
+
 /// Handlers that set headers in the ways that node has, and send what is no UTF-8.
 pub const HEADERS: &str = r#"
 const heads = {

@@ -1,7 +1,7 @@
 //! What handlers of Starlette and FastAPI may do around the middleware of docs/recipes/idempotency.md.
 
 use super::{Framework, Server, ask};
-use crate::recipes::handlers::{BEHIND_A_PROXY, MORE_TASKS, MOUNTED, NO_RAW_PATH};
+use crate::recipes::handlers::{BEHIND_A_PROXY, FIRST_FORM, MORE_TASKS, MOUNTED, NO_RAW_PATH};
 use crate::recipes::provider::Provider;
 use crate::recipes::{Scene, on_each_gateway};
 
@@ -9,6 +9,7 @@ on_each_gateway!(
     a_task_of_starlette_that_fails_after_the_answer_changes_nothing,
     an_answer_of_starlette_whose_dependency_does_not_commit_is_not_stored,
     a_repetition_of_starlette_has_each_header_as_often_as_the_first_answer,
+    what_the_first_copies_for_starlette_have_stored_is_repeated,
     a_409_of_starlette_is_not_stored,
     an_answer_of_starlette_that_is_too_long_is_repeated_without_its_body_and_says_so,
     a_path_that_starlette_redirects_does_nothing_and_names_the_right_one,
@@ -53,6 +54,14 @@ async fn a_repetition_of_starlette_has_each_header_as_often_as_the_first_answer(
             assert_eq!(server.said_at(&format!("/charges/{how}")).await, expected, "{how}, {round}");
         }
     }
+}
+
+async fn what_the_first_copies_for_starlette_have_stored_is_repeated(scene: Scene) {
+    let provider = Provider::start().await;
+    let first = Server::start_with(Framework::FastApi, &scene, &provider, None, FIRST_FORM).await;
+    let later = Server::start(Framework::FastApi, &scene, &provider, None).await;
+    first.asks("k", "1999").await.is_receipt("ch_1", false);
+    later.asks("k", "1999").await.is_receipt("ch_1", true);
 }
 
 async fn a_409_of_starlette_is_not_stored(scene: Scene) {
