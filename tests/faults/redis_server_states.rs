@@ -439,7 +439,7 @@ async fn a_silent_redis_leaves_no_more_in_doubt_than_are_under_way() {
 
 /// As behind a proxy that loses its server.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_closed_at_once_are_told_once_and_made_again_after_a_pause() {
+async fn connections_that_are_closed_at_once_are_told_a_few_times_and_made_again_after_a_pause() {
     let redis = RedisServer::start().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -461,11 +461,13 @@ async fn connections_that_are_closed_at_once_are_told_once_and_made_again_after_
     eventually("many were closed", async || made.load(Ordering::SeqCst) >= 40).await;
     let elapsed = started.elapsed();
     assert!(elapsed > Duration::from_secs(3), "two for each try, and a pause behind it: {elapsed:?}");
-    let told = |what: &str| gateway.log().iter().filter(|line| line.contains(what)).count();
-    assert_eq!((told("connected to Redis"), told("is given up")), (1, 1), "{:#?}", gateway.log());
+    let told = || -> Vec<String> {
+        let is_of_link = |line: &String| line.contains("connected to Redis") || line.contains("is given up");
+        gateway.log().into_iter().filter(is_of_link).collect()
+    };
+    assert!((2..=16).contains(&told().len()), "{:#?}", told());
     lasts.store(true, Ordering::SeqCst);
-    eventually("it says that this one lasts", async || told("connected to Redis") == 2).await;
-    assert_eq!(told("is given up"), 1);
+    eventually("it says that this one lasts", async || told().last().unwrap().contains("connected to")).await;
     Client::new(gateway.address).put("/locks/k").send().await.expect(201);
 }
 

@@ -24,9 +24,9 @@ const RELEARN_PERIOD: Duration = Duration::from_secs(1);
 const BRIEF: Duration = Duration::from_secs(1);
 /// The pause before a server that is down is probed again: it doubles from the first to the last, with jitter.
 const FIRST_PROBE_PAUSE: Duration = Duration::from_millis(50);
-/// The shortest time between two lines of the log on why a server cannot be used: reasons may change with each try. Of so many,
-/// each is told once.
+/// The shortest time between two lines of the log on why a server cannot be used: reasons may change with each try.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// So many of these reasons are told once each, and so many links one after the other that end at once.
 const MOST_TOLD: usize = 8;
 
 /// What requests see.
@@ -137,8 +137,8 @@ impl Task {
         let mut backoff = probes.clone();
         let mut failing_since = Instant::now();
         let mut told = Vec::new();
-        // Whether the last link ended at once, as behind a proxy that has no server.
-        let mut was_brief = false;
+        // How many links have ended at once since one lasted, as behind a proxy that has no server.
+        let mut brief = 0;
         loop {
             match self.connector.connect().await {
                 Ok(Connected { link, primary, closed }) => {
@@ -146,10 +146,13 @@ impl Task {
                     let link = Arc::new(link);
                     let say =
                         || tracing::info!(address, incarnation = link.incarnation, "connected to Redis");
-                    if !was_brief {
+                    let is_told = brief < MOST_TOLD;
+                    if is_told {
                         say();
                     }
-                    if let Some(reason) = primary.as_ref().and_then(|primary| primary.twins.as_deref()) {
+                    if let Some(reason) =
+                        primary.as_ref().filter(|_| is_told).and_then(|primary| primary.twins.as_deref())
+                    {
                         tracing::warn!(reason, "a sentinel has one vote, however often it is named");
                     }
                     self.state.send_replace(LinkState::Up(link.clone()));
@@ -157,24 +160,24 @@ impl Task {
                     let mut watching = pin!(self.watch(&link, primary.as_ref(), &closed));
                     let early = timeout(BRIEF, &mut watching).await.ok();
                     let is_brief = early.is_some();
-                    // What comes and goes again and again is told once, and that it lasts once it does.
-                    if was_brief && !is_brief {
+                    // Behind many that came and went, it is told once it lasts.
+                    if !is_told && !is_brief {
                         say();
                     }
                     let reason = match early {
                         Some(reason) => reason,
                         None => watching.await,
                     };
-                    if !(was_brief && is_brief) {
+                    if is_told || !is_brief {
                         tracing::warn!(address, reason, "the connection to Redis is given up");
                         told.clear();
                     }
                     self.state.send_replace(LinkState::Connecting);
-                    was_brief = is_brief;
                     if is_brief {
+                        brief += 1;
                         backoff.pause().await;
                     } else {
-                        backoff = probes.clone();
+                        (brief, backoff) = (0, probes.clone());
                     }
                     failing_since = Instant::now();
                 }
