@@ -151,14 +151,6 @@ impl Member {
         self.seen.lock().status.as_ref().is_ok_and(MemberStatus::counts)
     }
 
-    /// Whether it counts, and else why not.
-    pub(super) fn eligibility(&self) -> Result<(), String> {
-        match &self.seen.lock().status {
-            Ok(status) => status.eligibility(),
-            Err(reason) => Err(reason.clone()),
-        }
-    }
-
     /// Whether the process of this name counts, and else why not.
     fn eligibility_of(&self, run: &str) -> Result<(), String> {
         match &self.seen.lock().status {

@@ -120,16 +120,20 @@ impl MemberStatus {
             RecordKind::Forgot => {
                 "it was restarted, was made a replica of another server, or has evicted keys, and is not in quarantine yet".to_owned()
             }
-            RecordKind::Later => format!("it knows a later list of servers, that of epoch {}: this gateway needs the same list", self.epoch),
+            RecordKind::Later => format!(
+                "it knows a later list of servers, that of epoch {} ({}): this gateway needs that list, if it is this quorum's, and takes no \
+                 server in until it is restarted",
+                self.epoch, self.members
+            ),
             RecordKind::Differs => format!(
-                "it knows another list of servers with the same epoch ({}): give each list an epoch of its own",
+                "it knows another list of servers with the same epoch ({}): if both are this quorum's, give each list an epoch of its own",
                 self.members
             ),
             RecordKind::Earlier if self.is_in_quarantine() => format!(
                 "it is in quarantine by the list of epoch {}: gateways with that list must go on until it counts",
                 self.epoch
             ),
-            RecordKind::Earlier => format!("it knows only the list of epoch {} so far", self.epoch),
+            RecordKind::Earlier => format!("it knows only the list of epoch {} so far ({})", self.epoch, self.members),
         };
         Err(reason)
     }
@@ -147,6 +151,11 @@ impl MemberStatus {
             RecordKind::Empty | RecordKind::Forgot => true,
             RecordKind::Later | RecordKind::Differs | RecordKind::Earlier => false,
         }
+    }
+
+    /// Whether it is for a gateway to change what it is, before it counts.
+    pub(super) fn is_kept_out(&self) -> bool {
+        self.has_forgotten() || self.kind == RecordKind::Earlier
     }
 
     /// Whether it may still be acted upon. A gateway that stood still would act on what was long ago.

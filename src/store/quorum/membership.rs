@@ -42,6 +42,7 @@ enum Standing {
         kind: RecordKind,
         is_in_quarantine: bool,
         is_behind: bool,
+        is_kept_out: bool,
     },
     Silent(String),
 }
@@ -66,8 +67,8 @@ pub(super) struct Membership {
     pub(super) has_been: AtomicBool,
     /// Why the servers of an earlier list cannot learn this one.
     pub(super) hindrance: Mutex<Option<String>>,
-    /// The epoch of a later list than this gateway's that some server was seen to know; 0 for none.
-    pub(super) later_epoch: AtomicU64,
+    /// The later lists than this gateway's that servers were seen to know, with their epochs.
+    pub(super) later: Mutex<HashMap<String, u64>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -93,7 +94,7 @@ impl Membership {
             told: Mutex::default(),
             has_been: AtomicBool::new(false),
             hindrance: Mutex::default(),
-            later_epoch: AtomicU64::new(0),
+            later: Mutex::default(),
             stop: CancellationToken::new(),
         });
         for index in 0..membership.members.len() {
@@ -128,14 +129,6 @@ impl Membership {
         Duration::from_millis(self.longest_ms.load(Ordering::Relaxed))
     }
 
-    /// Whether it leaves all servers what they are: a change by an earlier list would be undone, or do harm. If two lists have one
-    /// epoch, one of them is a mistake.
-    pub(super) fn changes_nothing(&self) -> bool {
-        let differs = |status: MemberStatus| status.kind == RecordKind::Differs;
-        self.later_epoch.load(Ordering::Relaxed) > 0
-            || self.members.iter().any(|member| member.status().is_ok_and(differs))
-    }
-
     /// The servers that count.
     pub(super) fn good(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|index| self.members[*index].counts()).collect()
@@ -143,8 +136,9 @@ impl Membership {
 
     /// Why each server that does not count does not.
     fn troubles(&self) -> Vec<String> {
-        let trouble =
-            |member: &Arc<Member>| Some(format!("{}: {}", member.name, member.eligibility().err()?));
+        let trouble = |member: &Arc<Member>| {
+            Some(format!("{}: {}", member.name, self.eligibility(&member.status()).err()?))
+        };
         self.members.iter().filter_map(trouble).collect()
     }
 
@@ -190,12 +184,8 @@ impl Membership {
         if self.list.epoch > 1 && statuses.iter().all(|status| status.kind == RecordKind::Empty) {
             return Some("no server knows an earlier list, and a first list has epoch 1".to_owned());
         }
-        let later = self.later_epoch.load(Ordering::Relaxed);
-        if later > 0 {
-            return Some(format!(
-                "a server knew a later list, that of epoch {later}: this gateway takes no server in, and ends no quarantine, until it \
-                 is started anew"
-            ));
+        if self.standstill().is_some() {
+            return None;
         }
         let hindrance = self.hindrance.lock().clone();
         hindrance.or_else(|| {
@@ -301,12 +291,15 @@ impl Membership {
         let clock = MemberStatus::clock_us(&reply)
             .map(|shown_us| ServerClock::between(asked_at, shown_us, self.clock.boot()));
         let read = MemberStatus::read(&reply, &link.incarnation, before.as_ref().ok());
-        if let Some(status) = &read {
-            self.learn_longest(&member.name, status.longest_ms);
-        }
         let status = match read {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
-            Some(status) => link.gate.may_grant().map(|()| status).map_err(|error| error.to_string()),
+            Some(status) if self.is_of_another_quorum(&status) => {
+                Err(format!("it belongs to another quorum: {}", status.members))
+            }
+            Some(status) => {
+                self.learn_longest(&member.name, status.longest_ms);
+                link.gate.may_grant().map(|()| status).map_err(|error| error.to_string())
+            }
             None => Err("what it stores about the quorum cannot be read".to_owned()),
         };
         let lag = clock.and_then(|clock| self.lag_of(clock));
@@ -316,7 +309,7 @@ impl Membership {
                 Ok(()) => MemberState::Counts,
                 Err(_) => MemberState::GrantsNothing,
             },
-            Ok(status) if status.has_forgotten() && !self.changes_nothing() => MemberState::Quarantine,
+            Ok(status) if status.has_forgotten() && self.standstill().is_none() => MemberState::Quarantine,
             Ok(_) | Err(_) => MemberState::Unusable,
         };
         member.see(status, clock, state);
@@ -346,6 +339,7 @@ impl Membership {
                 kind: status.kind,
                 is_in_quarantine: status.is_in_quarantine(),
                 is_behind: lag.is_some(),
+                is_kept_out: status.is_kept_out() && self.standstill().is_some(),
             },
             Err(reason) => Standing::Silent(reason.clone()),
         };
@@ -356,7 +350,7 @@ impl Membership {
         }
         told.insert(index, standing);
         let server = &self.members[index].name;
-        match now.as_ref().map_err(Clone::clone).and_then(MemberStatus::eligibility) {
+        match self.eligibility(now) {
             Ok(()) => match lag {
                 None => tracing::info!(server, "counts in the quorum"),
                 Some(lag) => {

@@ -46,10 +46,11 @@ impl Membership {
         };
         let statuses: Vec<_> = self.members.iter().map(|member| fresh(member.status())).collect();
         let later = statuses.iter().flatten().filter(|status| status.kind == RecordKind::Later);
-        if let Some(epoch) = later.map(|status| status.epoch).max() {
-            self.later_epoch.fetch_max(epoch, Ordering::Relaxed);
+        self.later.lock().extend(later.map(|status| (status.members.clone(), status.epoch)));
+        if self.most_count() {
+            self.later.lock().retain(|members, _| self.may_follow_ours(members));
         }
-        if self.changes_nothing() || self.found(&statuses).await {
+        if self.standstill().is_some() || self.found(&statuses).await {
             return;
         }
         let hindrance = self.store_list(&statuses).await;
@@ -81,6 +82,50 @@ impl Membership {
                 self.restore(index, status, &good, &statuses).await;
             }
         }
+    }
+
+    /// Why it leaves all servers what they are, if it does: a change by an earlier list would be undone, or do harm. If two lists have
+    /// one epoch, one of them is a mistake.
+    pub(super) fn standstill(&self) -> Option<String> {
+        if let Some(epoch) = self.later.lock().values().max() {
+            return Some(format!(
+                "a server knew a later list, that of epoch {epoch}: this gateway takes no server in, and ends no quarantine, until it is \
+                 restarted with the latest list of its quorum"
+            ));
+        }
+        let differs = |status: MemberStatus| status.kind == RecordKind::Differs;
+        let other = self.members.iter().find(|member| member.status().is_ok_and(differs))?;
+        Some(format!(
+            "{} knows another list of servers with the same epoch: meanwhile this gateway takes no server in, and ends no quarantine",
+            other.name
+        ))
+    }
+
+    /// Whether a server that was seen so counts, and else why not.
+    pub(super) fn eligibility(&self, seen: &Result<MemberStatus, String>) -> Result<(), String> {
+        let status = seen.as_ref().map_err(Clone::clone)?;
+        status
+            .eligibility()
+            .map_err(|reason| self.standstill().filter(|_| status.is_kept_out()).unwrap_or(reason))
+    }
+
+    /// Whether a server is another quorum's by its list. If that came from ours by several changes, most of our servers have
+    /// learned the first of them, and do not count by ours.
+    pub(super) fn is_of_another_quorum(&self, status: &MemberStatus) -> bool {
+        matches!(status.kind, RecordKind::Later | RecordKind::Differs)
+            && !self.may_follow_ours(&status.members)
+            && self.most_count()
+    }
+
+    /// Whether one change makes such a list of ours: it keeps most servers.
+    fn may_follow_ours(&self, members: &str) -> bool {
+        self.members.iter().filter(|member| is_in(members, &member.name)).count() >= self.quorum()
+    }
+
+    /// Whether most servers were just seen to count.
+    fn most_count(&self) -> bool {
+        let counts = |status: MemberStatus| status.counts() && status.is_fresh();
+        self.members.iter().filter(|member| member.status().is_ok_and(counts)).count() >= self.quorum()
     }
 
     /// Notes how long a lease can last by the record of a server, where that is longer than is known so far.

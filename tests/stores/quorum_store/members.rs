@@ -16,6 +16,16 @@ async fn gateway(nodes: &[&RedisServer], epoch: &str) -> Gateway {
     Gateway::start(&["--store", &url(nodes), "--redlock-epoch", epoch, "--max-ttl", "1h"]).await
 }
 
+fn name(node: &RedisServer) -> String {
+    format!("127.0.0.1:{}", node.port())
+}
+
+/// Has a server know this list.
+async fn learn(node: &RedisServer, epoch: &str, list: &str) {
+    let record = ["HSET", "fencepost:{quorum}:record", "epoch", epoch, "members", list];
+    let _: u64 = node.command(&record).await;
+}
+
 /// The epoch of the list that a server knows.
 async fn epoch(node: &RedisServer) -> Option<u64> {
     node.command(&["HGET", "fencepost:{quorum}:record", "epoch"]).await
@@ -454,8 +464,94 @@ async fn a_server_that_a_gateway_never_takes_in_is_not_shown_in_quarantine() {
     let [a, b, c, d] = &*quorum.nodes else { unreachable!() };
     let _first = ready(gateway(&[a, b, c], "1").await).await;
     let other = gateway(&[a, b, d], "1").await;
-    let said = "it is new or has lost its data, and is not in quarantine yet";
-    eventually("it is said", async || why_not_ready(&other).await.is_some_and(|why| why.contains(said)))
+    let said =
+        format!("{}: 127.0.0.1:{} knows another list of servers with the same epoch", name(d), a.port());
+    eventually("it is said", async || why_not_ready(&other).await.is_some_and(|why| why.contains(&said)))
         .await;
     shows(&other, d, "unusable").await;
+}
+
+/// The address of one led to a server of another quorum, whose list has a later epoch: that says nothing of this quorum.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_another_quorum_in_the_place_of_one_keeps_no_server_out_once_it_is_gone() {
+    let quorum = Quorum::start(3).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    for node in &quorum.nodes {
+        shows(&gateway, node, "counts").await;
+    }
+    let lost = &quorum.nodes[2];
+    learn(lost, "2", "r1:1 r2:1 r3:1").await;
+    let says = |line: &str| {
+        line.contains("\"WARN\"") && line.contains("it belongs to another quorum: r1:1 r2:1 r3:1")
+    };
+    gateway.logs("whose it is", says).await;
+    shows(&gateway, lost, "unusable").await;
+    let _: () = lost.command(&["FLUSHALL"]).await;
+    shows(&gateway, lost, "quarantine").await;
+}
+
+/// {1,2,3} to {1,2,4}, and 3 forgets: it must not help the former list to grant.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_has_seen_the_list_after_its_own_takes_no_server_in_and_says_so_of_each() {
+    let mut quorum = Quorum::start(3).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    for node in &quorum.nodes {
+        shows(&gateway, node, "counts").await;
+    }
+    let warns = async |what: &str| {
+        gateway.logs(what, |line| line.contains("\"WARN\"") && line.contains(what)).await;
+    };
+    let [a, b, c] = &*quorum.nodes else { unreachable!() };
+    learn(c, "2", &format!("{} {} {}", name(a), name(b), "r4:1")).await;
+    warns("takes no server in until it is restarted").await;
+    let _: () = c.command(&["FLUSHALL"]).await;
+    let why = "a server knew a later list, that of epoch 2: this gateway takes no server in";
+    warns(why).await;
+    shows(&gateway, c, "unusable").await;
+    assert_eq!(epoch(c).await, None, "it was taken in");
+    let said = format!("{}: {why}", name(c));
+    quorum.nodes[0].kill();
+    eventually("it is said", async || why_not_ready(&gateway).await.is_some_and(|why| why.contains(&said)))
+        .await;
+}
+
+/// {1,2,3} to {4,5,6}, one by one, or all were renamed: the last list names none of the first, and is that quorum's all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_has_missed_all_changes_takes_no_server_in() {
+    let quorum = Quorum::start(3).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    for node in &quorum.nodes {
+        shows(&gateway, node, "counts").await;
+    }
+    for node in &quorum.nodes {
+        learn(node, "4", "r4:1 r5:1 r6:1").await;
+    }
+    let says = async |why: &str, times: usize| {
+        eventually(why, async || {
+            why_not_ready(&gateway).await.is_some_and(|said| said.matches(why).count() == times)
+        })
+        .await;
+    };
+    says("it knows a later list of servers, that of epoch 4 (r4:1 r5:1 r6:1)", 3).await;
+    let _: () = quorum.nodes[0].command(&["FLUSHALL"]).await;
+    says("a server knew a later list, that of epoch 4: this gateway takes no server in", 1).await;
+    assert_eq!(epoch(&quorum.nodes[0]).await, None, "it was taken in");
+}
+
+/// {1,2,3} to {1,2,4}, where 4 is of {4,5,6}: nothing is taken from those.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_list_that_names_a_server_of_another_quorum_is_refused_by_that_name() {
+    let quorum = Quorum::start(6).await;
+    let [a, b, c, d, e, f] = &*quorum.nodes else { unreachable!() };
+    for list in [[a, b, c], [d, e, f]] {
+        let gateway = ready(gateway(&list, "1").await).await;
+        for node in list {
+            shows(&gateway, node, "counts").await;
+        }
+    }
+    let next = gateway(&[a, b, d], "2").await;
+    let why = format!("{} knows another list of epoch 1 (", name(d));
+    eventually("it is named", async || why_not_ready(&next).await.is_some_and(|said| said.contains(&why)))
+        .await;
+    assert_eq!((epoch(a).await, epoch(b).await, epoch(d).await), (Some(1), Some(1), Some(1)));
 }

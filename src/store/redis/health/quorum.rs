@@ -107,9 +107,12 @@ pub(crate) fn learners(
     let epoch = kept.clone().map(|(.., known)| known.epoch).chain(have_come.clone()).max();
     let storing: Vec<_> = kept.filter(|(.., known)| Some(known.epoch) == epoch).collect();
     let have_stored = have_come.filter(|before| Some(*before) == epoch).count();
-    let Some((.., first)) = storing.first() else { return Ok(Vec::new()) };
-    if storing.iter().any(|(.., known)| known.members != first.members) {
-        return Ok(Vec::new());
+    let Some((_, former, first)) = storing.first() else { return Ok(Vec::new()) };
+    if let Some((_, server, other)) = storing.iter().find(|(.., known)| known.members != first.members) {
+        let (epoch, first, other) = (first.epoch, &first.members, &other.members);
+        return Err(format!(
+            "{server} knows another list of epoch {epoch} ({other}) than {former} ({first}): one of them may belong to another quorum"
+        ));
     }
     let is_other = |kind| matches!(kind, RecordKind::Later | RecordKind::Differs);
     if seen.clone().any(|(.., known)| is_other(known.kind)) {
@@ -197,13 +200,14 @@ pub(crate) async fn membership(
         && !is_in_quarantine
         && !preflight.accepted.contains(&Risk::Eviction);
     let (text, kind) = if known > list.epoch {
-        let text =
-            format!("it knows a later list of servers, that of epoch {known} ({members}): use that list");
+        let text = format!(
+            "it knows a later list of servers, that of epoch {known} ({members}): use that list, if it is this quorum's"
+        );
         (text, RecordKind::Later)
     } else if known == list.epoch && members != list.text {
         let text = format!(
-            "it knows another list of servers of epoch {known} ({members}): use that list, or give yours a --redlock-epoch of \
-             its own"
+            "it knows another list of servers of epoch {known} ({members}): if both are this quorum's, use that list, \
+             or give yours a --redlock-epoch of its own"
         );
         (text, RecordKind::Differs)
     } else if has_evicted || recorded != profile.identity.incarnation() {
@@ -311,7 +315,9 @@ fn standing(members: &[QuorumServer], names: &[String], list: &ServerList) -> (u
             let why = match (new == members.len(), list.epoch) {
                 (true, 1) => "it counts as soon as all servers of the quorum are there",
                 (true, _) => "no server knows an earlier list, and a first list has epoch 1",
-                (false, _) => "it is new or has lost its data, and goes into quarantine",
+                (false, _) => {
+                    "it is new or has lost its data, and goes into quarantine: if it does not, the gateways' log says why"
+                }
             };
             troubles.push(format!("{server}: {why}"));
         } else {
