@@ -135,6 +135,33 @@ async fn records_survive_a_kill() {
     }
 }
 
+/// Who was overtaken before a kill stores its result after it, if the next one has done nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_take_over_found_survives_a_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    let (late, next) = (fresh_token(), fresh_token());
+    let mut gateway = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    let number = client.put("/once/k?ttl=50ms").token(&late).send().await.expect(201).fencing_token();
+    let state = async |client: &Client| client.get("/once/k").send().await.json()["state"].clone();
+    kit::eventually("it lapses", async || state(&client).await == "lapsed").await;
+    let taken = client.put("/once/k?ttl=5m").token(&next).send().await.expect(201);
+    assert_eq!(taken.json()["earlier"], 1);
+    gateway.kill();
+    let mut gateway = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    let store = client.call("POST", "/once/k").token(&late).body("a result");
+    store.send().await.expect_problem(409, "superseded");
+    client.delete("/once/k?clean=true").token(&next).send().await.expect(204);
+    gateway.kill();
+    let gateway = Gateway::on_file(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    let stored = client.call("POST", "/once/k").token(&late).body("a result").send().await.expect(200);
+    assert_eq!(stored.fencing_token(), number);
+    assert_eq!(state(&client).await, "done");
+}
+
 /// A wall clock that somebody set.
 struct SetClock(Duration);
 

@@ -8,7 +8,8 @@ use super::rows::{
     LOCKS, LockRow, MARKS, MarkRow, SLOTS, SlotRow, TERMS, TermsRow, lock_row, slot_row, terms_row,
     verdict_row,
 };
-use super::work_rows::{ONCE, RESULTS, WorkRow, work_row};
+use super::work::Work;
+use super::work_rows::{FORMER, ONCE, RESULTS, WorkRow, work_row};
 
 /// The tables by what they hold. Each is opened once for all rows of the batch, and where it has none not at all: to open one takes
 /// as long as to write some rows.
@@ -19,6 +20,7 @@ pub(super) struct BatchTables<'t> {
     slots: OpenedOnce<'t, (&'static str, &'static [u8; 32]), SlotRow<'static>>,
     marks: OpenedOnce<'t, (&'static str, &'static [u8; 32]), MarkRow<'static>>,
     works: OpenedOnce<'t, &'static str, WorkRow<'static>>,
+    former: OpenedOnce<'t, &'static str, WorkRow<'static>>,
     results: OpenedOnce<'t, &'static str, &'static [u8]>,
 }
 
@@ -31,6 +33,7 @@ impl<'t> BatchTables<'t> {
             slots: OpenedOnce::new(transaction, SLOTS),
             marks: OpenedOnce::new(transaction, MARKS),
             works: OpenedOnce::new(transaction, ONCE),
+            former: OpenedOnce::new(transaction, FORMER),
             results: OpenedOnce::new(transaction, RESULTS),
         }
     }
@@ -63,10 +66,12 @@ impl<'t> BatchTables<'t> {
             (RecordId::Mark(key, token), _) => self.marks.remove((key.as_str(), token)),
             (RecordId::Work(key), Some(Record::Work(work))) => {
                 self.works.insert(key.as_str(), work_row(work, now))?;
+                self.write_former(key.as_str(), before, work.former.as_deref())?;
                 self.write_body(key.as_str(), before, after)
             }
             (RecordId::Work(key), _) => {
                 self.works.remove(key.as_str())?;
+                self.write_former(key.as_str(), before, None)?;
                 self.write_body(key.as_str(), before, None)
             }
         }
@@ -84,6 +89,20 @@ impl<'t> BatchTables<'t> {
             (Some(Record::Lock(before)), None) if terms_row(before, self.now).is_some() => {
                 self.terms.remove(key)
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// Most were not taken over, before and after.
+    fn write_former(
+        &mut self,
+        key: &str,
+        before: Option<&Record>,
+        former: Option<&Work>,
+    ) -> Result<(), TableError> {
+        match (before, former) {
+            (_, Some(former)) => self.former.insert(key, work_row(former, self.now)),
+            (Some(Record::Work(before)), None) if before.former.is_some() => self.former.remove(key),
             _ => Ok(()),
         }
     }

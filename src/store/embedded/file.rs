@@ -25,7 +25,7 @@ use super::life::{MOST_APART, Moment, WrittenIn, judge_clock, nanoseconds, warn_
 use super::record::{Format, Record};
 use super::rows::{LOCKS, MARKS, SLOTS, TERMS, read_lock, read_mark, read_slot};
 use super::table::{Change, Table};
-use super::work_rows::{ONCE, RESULTS, read_work};
+use super::work_rows::{FORMER, ONCE, RESULTS, read_work};
 use super::{EmbeddedSettings, OpenError, UnusableFile};
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
@@ -169,11 +169,13 @@ impl StoreFile {
             table.put(id, Some(record));
         }
         if self.format >= Format::Works as u64 {
-            let bodies = transaction.open_table(RESULTS)?;
+            let (bodies, former) = (transaction.open_table(RESULTS)?, transaction.open_table(FORMER)?);
             for row in transaction.open_table(ONCE)?.iter()? {
                 let (key, work) = row?;
                 let body = bodies.get(key.value())?.map(|body| Bytes::copy_from_slice(body.value()));
-                let found = read_work(key.value(), work.value(), body, now, written_in);
+                let former = former.get(key.value())?;
+                let former = former.as_ref().map(|former| former.value());
+                let found = read_work(key.value(), work.value(), former, body, now, written_in);
                 let (id, record) = found.ok_or(BAD_ROW)?;
                 table.put(id, Some(record));
             }

@@ -29,6 +29,8 @@ pub(super) struct Work {
     pub(super) earlier: u64,
     /// and the number of the last of them.
     pub(super) earlier_fence: Option<FencingToken>,
+    /// The record of the worker that was overtaken, until there is a result: it is as it was, if the one after it has done nothing.
+    pub(super) former: Option<Box<Work>>,
     /// Which requests the record is for, if that was said.
     pub(super) fingerprint: Option<Fingerprint>,
     /// How long the result is to be kept, as the begin said.
@@ -93,7 +95,8 @@ impl Work {
     /// How much of the room for records it takes under this key.
     pub(super) fn bytes(&self, key: &LockKey) -> u64 {
         let texts = key.as_str().len() + self.note.stored().len();
-        RECORD_BYTES + (texts + self.body().map_or(0, Bytes::len)) as u64
+        let former = self.former.as_ref().map_or(0, |former| former.bytes(key));
+        RECORD_BYTES + former + (texts + self.body().map_or(0, Bytes::len)) as u64
     }
 
     /// The result itself, if there is one.
@@ -162,6 +165,14 @@ impl Work {
         }
     }
 
+    /// What stays of it if its worker has certainly done nothing: what it found.
+    pub(super) fn as_found(&self, now: Duration) -> Option<Self> {
+        if let Some(former) = &self.former {
+            return Some(Self { life: self.life, ..(**former).clone() });
+        }
+        (self.earlier > 0).then(|| self.left_to_nobody(true, now))
+    }
+
     /// What stays of it once its worker is gone: that there was one. The memory of that is not made shorter.
     pub(super) fn left_to_nobody(&self, is_clean: bool, now: Duration) -> Self {
         let counted = Self { earlier: self.earlier + 1, earlier_fence: Some(self.fence), ..self.clone() };
@@ -172,6 +183,7 @@ impl Work {
             lease: Life::starting(now, Duration::ZERO),
             life: self.life.extended(now, memory),
             result: None,
+            former: None,
             ..if is_clean { self.clone() } else { counted }
         }
     }

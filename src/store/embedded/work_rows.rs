@@ -25,6 +25,8 @@ pub(super) type WorkRow<'a> = (PlaceRow<'a>, TermsRow<'a>, LifeRow, LifeRow, Opt
 
 /// The records by their keys, without the bodies of results.
 pub(super) const ONCE: TableDefinition<&str, WorkRow<'static>> = TableDefinition::new("once");
+/// The records as they were before they were taken over. Most were not.
+pub(super) const FORMER: TableDefinition<&str, WorkRow<'static>> = TableDefinition::new("former");
 /// The bodies. They have a table of their own, so that nothing but storing a result writes one.
 pub(super) const RESULTS: TableDefinition<&str, &[u8]> = TableDefinition::new("results");
 
@@ -58,14 +60,31 @@ pub(super) fn work_row(work: &Work, now: Moment) -> WorkRow<'_> {
     )
 }
 
-/// The record in a row of `ONCE`, or `None` where the row makes no sense. A result has a body in another table.
+/// The record in a row of `ONCE`, or `None` where the row makes no sense. A result has a body in another table, and what was there
+/// before a take-over a row.
 pub(super) fn read_work(
     key: &str,
-    (place, terms, lease, life, result): WorkRow<'_>,
+    row: WorkRow<'_>,
+    former: Option<WorkRow<'_>>,
     body: Option<Bytes>,
     now: Moment,
     written_in: WrittenIn,
 ) -> Option<(RecordId, Record)> {
+    let former = match former {
+        None => None,
+        Some(row) => Some(Box::new(read_row(row, None, now, written_in)?)),
+    };
+    let work = Work { former, ..read_row(row, body, now, written_in)? };
+    let key = LockKey::parse(key.as_bytes()).ok()?;
+    Some((RecordId::Work(key), Record::Work(Box::new(work))))
+}
+
+fn read_row(
+    (place, terms, lease, life, result): WorkRow<'_>,
+    body: Option<Bytes>,
+    now: Moment,
+    written_in: WrittenIn,
+) -> Option<Work> {
     let (token, attempt, fence, note) = place;
     let (earlier, earlier_fence, fingerprint, keep_ms) = terms;
     let (mut life, has_result) = (restored(life, now, written_in), result.is_some());
@@ -89,19 +108,18 @@ pub(super) fn read_work(
             Some(StoredResult { stored: Since { at: now.boot, before, wall_ns: Some(stored_ns) }, result })
         }
     };
-    let work = Work {
+    Some(Work {
         token: TokenHash::from_bytes(*token),
         attempt: attempt.map(|bytes| Attempt::from_bytes(*bytes)),
         fence: FencingToken::new(fence)?,
         note: Note::from_stored(note)?,
         earlier,
         earlier_fence: FencingToken::new(earlier_fence),
+        former: None,
         fingerprint: fingerprint.map(|bytes| Fingerprint::from_bytes(*bytes)),
         keep: Keep::new(Duration::from_millis(keep_ms))?,
         lease: restored(lease, now, written_in),
         life,
         result,
-    };
-    let key = LockKey::parse(key.as_bytes()).ok()?;
-    Some((RecordId::Work(key), Record::Work(Box::new(work))))
+    })
 }

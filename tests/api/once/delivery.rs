@@ -170,11 +170,18 @@ async fn a_take_over_that_nobody_was_told_of_forgets_nobody() {
     let first = begin_and_lapse(&scene.direct, "", &crashed).await;
     scene.leaves(&put(&fresh_token()), true).await;
     comes_to(&scene.direct, "lapsed").await;
-    // Nobody's: its worker begins once more.
-    super::store(&scene.direct, &crashed, "late").send().await.expect_problem(404, "not-begun");
-    let next = begin(&scene.direct, "ttl=1m", &crashed).send().await.expect(201);
+    let is_as_it_was = async || {
+        let seen = scene.direct.get("/once/k").token(&crashed).send().await.expect(200).json();
+        assert_eq!((&seen["state"], &seen["yours"]), (&"lapsed".into(), &true.into()));
+    };
+    is_as_it_was().await;
+    let token = fresh_token();
+    let next = begin(&scene.direct, "ttl=1m", &token).send().await.expect(201);
     assert_eq!((way(&next), earlier(&next)), ("taken-over", 1));
     assert!(next.fencing_token() > first.fencing_token() + 1, "a number was given out twice");
+    super::store(&scene.direct, &crashed, "late").send().await.expect_problem(409, "superseded");
+    scene.direct.delete("/once/k?clean=true").token(&token).send().await.expect(204);
+    is_as_it_was().await;
     super::store(&scene.direct, &crashed, "late").send().await.expect(200);
 }
 

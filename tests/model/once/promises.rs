@@ -19,6 +19,7 @@ pub const EARLIER: &str = "O9: a worker is told of all who may have done the wor
 pub const SAME_TOKEN: &str = "O10: a token is told its one grant, the result or its final refusal";
 pub const LEFT: &str = "O11: no place runs for a worker that left and never heard of it";
 pub const SUPERSEDED: &str = "\"superseded\" is said only where another was granted the place";
+pub const LOST_PLACE: &str = "O3: the worker of the last grant is not refused its result";
 pub const OWN_NUMBER: &str = "a renewal that says its number renews no other grant";
 pub const FORBIDDEN: &str = "takeover=false is never told to begin where somebody was before";
 pub const STRANGER: &str =
@@ -108,6 +109,7 @@ impl Rules {
             EARLIER,
             SAME_TOKEN,
             SUPERSEDED,
+            LOST_PLACE,
             OWN_NUMBER,
             FORBIDDEN,
             STRANGER,

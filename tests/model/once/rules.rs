@@ -64,6 +64,10 @@ pub enum Mutant {
     LeaseEndForgets,
     /// Who leaves a place that was taken over removes the record.
     LeaverForgetsEarlier,
+    /// Who has done nothing leaves a place that was taken over without a worker.
+    LeaverThrowsOut,
+    /// Who gave up while another was at work has its place again after that.
+    FormerIsNotGivenUp,
     /// A worker that gives up is not counted, whatever it says.
     GivingUpIsClean,
     /// While there is no result a record lives for 7 days, but for a take-over,

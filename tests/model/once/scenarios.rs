@@ -5,8 +5,8 @@ use std::time::Instant;
 use stateright::{Checker, HasDiscoveries};
 
 use super::promises::{
-    BLOCKED, BROKEN_RIGHT, DENIED, EARLIER, FORBIDDEN, KEPT, LARGER, LAST_GRANT, LEFT, ONE_RESULT,
-    OWN_NUMBER, REPLAY, SAME_TOKEN, STRANGER, SUPERSEDED,
+    BLOCKED, BROKEN_RIGHT, DENIED, EARLIER, FORBIDDEN, KEPT, LARGER, LAST_GRANT, LEFT, LOST_PLACE,
+    ONE_RESULT, OWN_NUMBER, REPLAY, SAME_TOKEN, STRANGER, SUPERSEDED,
 };
 use super::rules::{Mutant, Rules, Worker};
 use super::state::Token;
@@ -135,6 +135,8 @@ fn each_rule_of_records_is_missed_when_it_is_left_out() {
         (Mutant::TakeBackVoidsNothing, REPEATED, LEFT),
         (Mutant::RenewalRevives, POSTED, BLOCKED),
         (Mutant::LeaverForgetsEarlier, THREE, EARLIER),
+        (Mutant::LeaverThrowsOut, POSTED, LOST_PLACE),
+        (Mutant::FormerIsNotGivenUp, POSTED, LAST_GRANT),
         (Mutant::GivingUpIsClean, POSTED, EARLIER),
         (Mutant::LeaseEndForgets, POSTED, EARLIER),
         (Mutant::KeepIsShort, POSTED, DENIED),

@@ -53,8 +53,19 @@ pub struct Place {
     pub is_lapsed: bool,
     pub earlier: u8,
     pub print: Option<Print>,
+    /// Whom it was taken over from.
+    pub former: Option<Former>,
     /// It lives for `keep`, by a mutant, and not for 7 days.
     pub is_short: bool,
+}
+
+/// A worker whose lease was over when another took over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Former {
+    pub token: Token,
+    pub attempt: Option<Attempt>,
+    pub number: Number,
+    pub earlier: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,6 +172,8 @@ pub struct RunState {
 pub struct Truth {
     /// The last grant of this life, until it is given up, taken back or broken.
     pub grant: Option<(Token, Number)>,
+    /// The one before it, if that ended by its lease alone.
+    pub former: Option<(Token, Number)>,
     pub result: Option<(Run, Body)>,
     /// What the first of this life said.
     pub print: Option<Print>,

@@ -1,11 +1,11 @@
 //! What the store's scripts do to one record. Each runs in one step.
 
 use super::promises::{
-    BROKEN_RIGHT, EARLIER, FORBIDDEN, LARGER, LAST_GRANT, OWN_NUMBER, REPLAY, SAME_TOKEN, STRANGER,
-    STRANGERS_TOKEN, SUPERSEDED,
+    BROKEN_RIGHT, EARLIER, FORBIDDEN, LARGER, LAST_GRANT, LOST_PLACE, OWN_NUMBER, REPLAY, SAME_TOKEN,
+    STRANGER, STRANGERS_TOKEN, SUPERSEDED,
 };
 use super::rules::{Mutant, Rules, Worker};
-use super::state::{Attempt, BEGINS, Body, Number, Place, Record, Run, State, Stored, Token};
+use super::state::{Attempt, BEGINS, Body, Former, Number, Place, Record, Run, State, Stored, Token};
 
 /// The answer to a begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +126,9 @@ impl Rules {
             Some(place) if !self.is(Mutant::TakeOverChangesPrint) => place.print,
             _ => worker.print,
         };
+        let former = found.and_then(|Place { token, attempt, number, earlier, .. }| {
+            Some(Former { token: token?, attempt, number, earlier })
+        });
         let is_short = found.is_some() && self.is(Mutant::TakeOverShortensMemory);
         state.record = Some(Record::Place(Place {
             token: Some(worker.token),
@@ -134,11 +137,12 @@ impl Rules {
             is_lapsed: false,
             earlier,
             print,
+            former,
             is_short,
         }));
         state.break_promise(LARGER, number <= state.truth.largest);
         state.truth.largest = state.truth.largest.max(number);
-        state.truth.grant = Some((worker.token, number));
+        state.truth.former = state.truth.grant.replace((worker.token, number));
         if found.is_none() {
             state.truth.print = worker.print;
         }
@@ -187,6 +191,8 @@ impl Rules {
         let is_others =
             state.truth.grant.is_some_and(|(of, its)| of != token || number.is_some_and(|it| it != its));
         state.break_promise(SUPERSEDED, answer == Posted::Superseded && !is_others);
+        let is_refused = matches!(answer, Posted::Superseded | Posted::NotBegun);
+        state.break_promise(LOST_PLACE, is_refused && state.truth.grant.is_some() && !is_others);
         answer
     }
 
@@ -227,24 +233,40 @@ impl Rules {
 
     /// As if this worker had never begun, but for those before it.
     fn undo(&self, state: &mut State, place: Place, is_short: bool) {
-        state.truth.grant = None;
+        let former = state.truth.former.take();
         if place.earlier == 0 || self.is(Mutant::LeaverForgetsEarlier) {
             state.record = None;
             state.truth.print = None;
+        } else if let Some(former) = place.former.filter(|_| !self.is(Mutant::LeaverThrowsOut)) {
+            let Former { token, attempt, number, earlier } = former;
+            let (token, is_short) = (Some(token), is_short || place.is_short);
+            let found =
+                Place { token, attempt, number, earlier, is_lapsed: true, former: None, is_short, ..place };
+            state.record = Some(Record::Place(found));
         } else {
             self.leave_to_nobody(state, place, place.earlier, is_short);
         }
+        state.truth.grant = former;
     }
 
     fn leave_to_nobody(&self, state: &mut State, place: Place, earlier: u8, is_short: bool) {
         let is_short = is_short || place.is_short;
-        let place = Place { token: None, attempt: None, is_lapsed: true, earlier, is_short, ..place };
+        let place =
+            Place { token: None, attempt: None, is_lapsed: true, earlier, former: None, is_short, ..place };
         state.record = Some(Record::Place(place));
-        state.truth.grant = None;
+        (state.truth.grant, state.truth.former) = (None, None);
     }
 
     pub fn give_up(&self, state: &mut State, run: Run, is_clean: bool) {
         let (token, is_made) = (self.token(run), self.workers[run].is_made);
+        if let Some(place) = state.place()
+            && place.former.is_some_and(|former| former.token == token)
+            && !state.freed.has(token)
+            && !self.is(Mutant::FormerIsNotGivenUp)
+        {
+            state.record = Some(Record::Place(Place { former: None, ..place }));
+        }
+        state.truth.former = state.truth.former.filter(|(former, _)| *former != token);
         let own = state.place().filter(|place| place.token == Some(token) && !state.freed.has(token));
         if let Some(place) = own {
             let is_short = self.is(Mutant::GivingUpShortensMemory);
@@ -310,6 +332,7 @@ impl Rules {
                     is_lapsed: true,
                     earlier: 0,
                     print,
+                    former: None,
                     is_short: false,
                 };
                 self.leave_to_nobody(state, place, 1, false);

@@ -251,6 +251,14 @@ impl<'a> Record<'a> {
         })
     }
 
+    /// Whether the grant of this number may be as if it had never been: no client was told of it, or its worker said that it had
+    /// certainly done nothing.
+    fn may_be_undone(&self, number: u64, after: &Operation) -> bool {
+        let mut told = self.operations.iter().filter(|grant| grant.work() == Some(number)).peekable();
+        told.peek().is_none()
+            || told.any(|grant| self.may_be_left_cleanly(grant, after, grant.token.as_deref()))
+    }
+
     /// Whether this token may have stored something or given up, between these two.
     fn may_have_left(&self, before: &Operation, after: &Operation, token: Option<&str>) -> bool {
         self.may_have(before.start_us, after.end_us, |other| {

@@ -12,6 +12,8 @@ for_each_record_store!(
     what_is_stored_is_not_given_up,
     an_undone_begin_is_as_if_it_had_never_been,
     an_undone_take_over_leaves_those_before_it_counted,
+    a_take_over_that_is_undone_or_given_up_clean_leaves_the_former_worker_able_to_store,
+    who_gave_up_while_another_was_at_work_is_not_the_worker_again,
     only_its_own_grant_is_undone,
     a_voided_attempt_begins_nothing_and_its_token_stays_usable,
 );
@@ -133,6 +135,70 @@ async fn an_undone_take_over_leaves_those_before_it_counted(scene: &AnyStore) {
     let place = next.grant().await;
     assert_eq!(place.earlier, 1);
     assert!(number(&place) > number(&crashed));
+}
+
+async fn a_take_over_that_is_undone_or_given_up_clean_leaves_the_former_worker_able_to_store(
+    scene: &AnyStore,
+) {
+    for (key, is_given_up) in [("undone", false), ("clean", true)] {
+        let late = Person::new(scene, key);
+        let place = late.crash().await;
+        let before = late.look_as_worker().await.unwrap();
+        for _ in 0..3 {
+            let (next, attempt) = (Person::new(scene, key), Attempt::generate());
+            let taken = granted(next.begin_as(attempt, LONG_MS).await);
+            assert_eq!(late.store("done").await, Storing::Refused(superseded(&taken)));
+            if is_given_up {
+                // It knows of its place, and that makes no difference.
+                assert!(matches!(next.renew(LONG_MS).await, RenewedWork::Renewed(_)));
+                assert_eq!(next.give_up_clean().await, GivenUp::GivenUp);
+            } else {
+                assert!(next.undo(attempt).await);
+            }
+            let after = late.look_as_worker().await.unwrap();
+            assert_eq!(
+                (after.yours, after.state, after.place),
+                (Some(true), before.state, before.place.clone())
+            );
+            assert!(after.forgotten_in_ms >= before.forgotten_in_ms);
+            assert_eq!(late.renew(LONG_MS).await, RenewedWork::LeaseOver);
+            assert!(matches!(next.store("other").await, Storing::Refused(_)));
+        }
+        // Also by its number.
+        let stored = stored(late.store_for(Some(number(&place)), None, text("done")).await);
+        assert_eq!((stored.0, stored.2), (number(&place), true));
+        assert_eq!(Person::new(scene, key).result().await.result, text("done"));
+    }
+    // Its own token, too, if that begins once more and is not told of it.
+    let late = Person::new(scene, "own");
+    let place = late.crash().await;
+    late.undone().await;
+    assert_eq!(stored(late.store("done").await).0, number(&place));
+}
+
+async fn who_gave_up_while_another_was_at_work_is_not_the_worker_again(scene: &AnyStore) {
+    for (key, tombstone) in [("k", Tombstone::Final), ("server-made", Tombstone::None)] {
+        let late = Person::new(scene, key);
+        late.crash().await;
+        let (next, attempt) = (Person::new(scene, key), Attempt::generate());
+        let taken = granted(next.begin_as(attempt, LONG_MS).await);
+        assert_eq!(late.give_up_leaving(true, tombstone).await, GivenUp::Refused(superseded(&taken)));
+        assert!(next.undo(attempt).await);
+        assert_eq!(late.store("done").await, Storing::Refused(NotWorker::NotBegun));
+        assert_eq!(Person::new(scene, key).grant().await.earlier, 1);
+    }
+    // With its later place it gives up the one that it had before.
+    let twice = Person::new(scene, "twice");
+    twice.crash().await;
+    twice.grant().await;
+    assert_eq!(twice.give_up_clean().await, GivenUp::GivenUp);
+    assert_eq!(twice.store("done").await, Storing::Refused(NotWorker::NotBegun));
+    // Who breaks a place ends those before it.
+    let late = Person::new(scene, "broken");
+    late.crash().await;
+    let taken = Person::new(scene, "broken").grant().await;
+    assert_eq!(late.break_record(number(&taken), false).await, BrokenRecord::Broken);
+    assert_eq!(late.store("done").await, Storing::Refused(NotWorker::NotBegun));
 }
 
 async fn only_its_own_grant_is_undone(scene: &AnyStore) {

@@ -68,6 +68,7 @@ impl Table {
             note: note.clone(),
             earlier: 0,
             earlier_fence: None,
+            former: None,
             fingerprint: *fingerprint,
             keep: *keep,
             lease,
@@ -78,10 +79,16 @@ impl Table {
             None => granted,
             Some(found) => {
                 // The worker that left the place was counted then, or has certainly done nothing.
-                let left = if found.is_nobodys() { found } else { found.left_to_nobody(false, now) };
+                let (left, former) = match found.is_nobodys() {
+                    true => (found, None),
+                    false => {
+                        (found.left_to_nobody(false, now), Some(Box::new(Work { former: None, ..found })))
+                    }
+                };
                 Work {
                     earlier: left.earlier,
                     earlier_fence: left.earlier_fence,
+                    former,
                     fingerprint: left.fingerprint,
                     life: left.life.extended(now, memory),
                     ..granted
@@ -122,6 +129,7 @@ impl Table {
             lease: Work::ended_lease(now, is_late),
             life,
             result: Some(StoredResult { stored, result: result.clone() }),
+            former: None,
             ..work.clone()
         };
         self.put_work(key, Some(done));
@@ -151,6 +159,12 @@ impl Table {
         {
             self.put_mark(key, token, Verdict::GaveUp(answer), now);
             return answer;
+        }
+        // It is not the worker again either when another leaves the place as it was found.
+        let was_former = |former: &Box<Work>| former.token == *token;
+        if let Some(work) = self.work(key, now).filter(|work| work.former.as_ref().is_some_and(was_former)) {
+            let work = Work { former: None, ..work.clone() };
+            self.put_work(key, Some(work));
         }
         let answer = match self.work_of(key, token, None, now) {
             Err(refusal) => GivenUp::Refused(refusal),
@@ -223,10 +237,10 @@ impl Table {
         Some(view)
     }
 
-    /// Takes the worker out of its place. If it has done nothing, and neither has anybody before it, nothing stays.
+    /// Takes the worker out of its place. If it has done nothing, the record is as it was before.
     fn leave(&mut self, key: &LockKey, work: &Work, is_clean: bool, now: Duration) {
-        let is_forgotten = is_clean && work.earlier == 0;
-        self.put_work(key, (!is_forgotten).then(|| work.left_to_nobody(is_clean, now)));
+        let left = if is_clean { work.as_found(now) } else { Some(work.left_to_nobody(false, now)) };
+        self.put_work(key, left);
     }
 
     /// The record of `key`, if it has not ended.

@@ -181,6 +181,7 @@ impl Record<'_> {
     ) {
         if let (Answer::Work { number, .. }, Answer::Stored { number: by }) = (&before.answer, &after.answer)
             && by < number
+            && !self.may_be_undone(*number, after)
         {
             found.add("O3: stored by one who was superseded", &[before, after]);
         }

@@ -98,7 +98,11 @@ impl Record<'_> {
                     && !std::ptr::eq(*other, before)
             })
         };
+        // Who leaves a place as it was found leaves it to the worker before.
+        let has_found_it = matches!(before.action, Action::GiveUp { is_clean: true })
+            && self.operations.iter().any(|grant| grant.work() > Some(number) && grant.token == before.token);
         let has_ended = matches!(before.answer, Answer::GivenUp)
+            && !has_found_it
             && is_first()
             && !self.may_have(before.start_us, after.end_us, Operation::is_begin);
         if is_by_itself || has_ended {

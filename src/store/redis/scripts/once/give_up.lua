@@ -21,6 +21,13 @@ local record = record_of(KEYS[1])
 if record and not record.kind then return { 9 } end
 local outcome, digits = refusal(record, ARGV[1], '')
 if not outcome then outcome, digits = record.kind == 'd' and 1 or 0, '' end
-if outcome == 0 then leave(KEYS[1], record, ARGV[2] == '1', tonumber(ARGV[3])) end
+-- It is not the worker again either when another leaves the place as it was found.
+local was_former = record and record.former and string.find(record.former, ARGV[1], 1, true) == 2
+if was_former then record.former = nil end
+if outcome == 0 then
+  leave(KEYS[1], record, ARGV[2] == '1', tonumber(ARGV[3]))
+elseif was_former then
+  rewrite(KEYS[1], record, tonumber(ARGV[3]))
+end
 if leaves_tombstone then set_tombstone(KEYS[2], whole(outcome) .. (digits ~= '' and ' ' .. digits or ''), ARGV[4]) end
 return { outcome, digits }

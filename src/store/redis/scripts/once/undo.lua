@@ -1,5 +1,5 @@
--- Undoes an attempt that no client was told of: the place that it was granted ends as if its worker had done nothing. It also
--- voids the attempt, so that a copy that arrives later does nothing.
+-- Undoes an attempt that no client was told of: the record is as it was before. It also voids the attempt, so that a copy that
+-- arrives later does nothing.
 --
 -- KEYS[1] the record                ARGV[1] token hash   ARGV[3] memory of a crash, ms
 -- KEYS[2] the token's tombstone     ARGV[2] attempt      ARGV[4] life of a tombstone, ms

@@ -6,7 +6,8 @@
 --     behind it come a line with the media type, which may be empty, and the result. Tabs may stand behind the owner, who has none.
 -- Times are in ms by the server's clock. A pinned grant has a dash for its attempt, so that nothing takes it back. There is a
 -- dash also for a fingerprint or a status that was not said, and a 0 for a number that is not known. Nobody's place has zeros
--- for its token hash, and its lease is over.
+-- for its token hash, and its lease is over. A place that was taken over has a second line, until there is a result: the line that was
+-- found. A worker that has done nothing leaves it so.
 
 local NOBODY_HASH = string.rep('0', TOKEN_HASH_DIGITS)
 -- A gateway keeps texts so short that both lines end before it. The result itself is read only where it is told, or compared.
@@ -44,13 +45,14 @@ local function record_in(text)
   local kind, token, attempt, digits, at_digits, earlier_digits, keep, fingerprint, before, owner =
     string.match(text, '^([wd])(%x+) (%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) ([^\n]*)')
   -- A done record's second line belongs to the head, and what was read of its result does not.
-  local head = kind == 'd' and string.match(text, '^[^\n]*\n[^\n]*\n') or kind == 'w' and text
+  local head = kind and string.match(text, kind == 'd' and '^[^\n]*\n[^\n]*\n' or '^[^\n]*')
   if not head then return {} end
   local status
   if kind == 'd' then status, owner = string.match(owner, '^(%S+) ([^\t]*)') end
   return {
     kind = kind, token = token, attempt = attempt, digits = digits, at_ms = tonumber(at_digits), earlier = tonumber(earlier_digits),
     keep = keep, fingerprint = fingerprint, before = before, status = status, owner = owner, head = head,
+    former = kind == 'w' and string.match(text, '\n(.*)') or nil,
   }
 end
 
@@ -81,17 +83,19 @@ local function write(key, record, memory_ms, left_ms)
   record.kind = 'w'
   record.head = line(record.token, record.attempt, record.digits, record.at_ms, record.earlier, record.keep,
     record.fingerprint, record.before, record.owner)
-  redis.call('SET', key, record.head, 'PX', whole(record.life_ms))
+  redis.call('SET', key, record.head .. (record.former and '\n' .. record.former or ''), 'PX', whole(record.life_ms))
 end
 
 -- The same on a server that is out of memory.
 local function rewrite(key, record, memory_ms) write(key, record, memory_ms, touch(key)) end
 
--- Ends a place, or makes one that has ended out of a result. What nobody may have done leaves nothing.
+-- Ends a place, or makes one that has ended out of a result. A clean end leaves what was found: a worker that was overtaken may
+-- still store its result, and what nobody may have done leaves nothing.
 local function leave(key, record, is_clean, memory_ms)
   if is_clean and record.earlier == 0 then return redis.call('DEL', key) end
+  if is_clean and record.former then return rewrite(key, record_in(record.former), memory_ms) end
   if not is_clean then record.earlier, record.before = record.earlier + 1, record.digits end
-  record.token, record.attempt, record.at_ms = NOBODY_HASH, '-', 0
+  record.token, record.attempt, record.at_ms, record.former = NOBODY_HASH, '-', 0, nil
   rewrite(key, record, memory_ms)
 end
 

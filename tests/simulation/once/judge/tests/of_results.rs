@@ -133,6 +133,17 @@ pub fn a_late_result_is_taken_from_the_last_worker_alone() {
         .to("b", begin(), work(2, 1))
         .to("a", store("r"), stored(1))
         .breaks("O3: stored by one who was superseded");
+    lapsed()
+        .to("b", begin(), work(2, 1))
+        .to("b", leave_cleanly(), Answer::GivenUp)
+        .to("b", store("s"), superseded(1, false))
+        .to("a", store("r"), stored(1))
+        .is_right();
+    lapsed()
+        .to("b", begin(), Answer::Unknown)
+        .to("c", begin(), Answer::Busy { number: 2 })
+        .to("a", store("r"), stored(1))
+        .is_right();
     lapsed().to("b", begin(), work(2, 1)).to("a", store("r"), stored(2)).breaks_also_after_a_loss("O3");
 }
 
