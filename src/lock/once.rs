@@ -160,7 +160,7 @@ pub enum Begun {
     Granted(Place),
     /// The token works on it already. From now on nothing rolls the grant back.
     Continued(Place),
-    /// The token has the place, but too few replicas of the store have acknowledged that.
+    /// The token has the place, or it is done, but too few replicas of the store have acknowledged that.
     NotReplicated {
         /// Whether it is a new grant.
         is_new: bool,

@@ -139,14 +139,18 @@ impl LockService {
         if !request.wait.is_zero() && !only_confirms {
             return Box::pin(self.begin_or_wait(request)).await;
         }
-        Box::pin(self.begin_once(&request, self.deadline())).await
+        Box::pin(self.begin_once(&request, self.deadline(), MOST_BEGINS, true)).await
     }
 
-    /// The same without waiting.
-    async fn begin_once(&self, request: &BeginRequest, deadline: Instant) -> Result<Beginning, StoreError> {
-        let mut begins_left = MOST_BEGINS;
-        // Whether all that earlier begins of this request may have done is undone.
-        let mut is_undone = true;
+    /// The same without waiting, by at most so many begins. `is_undone` says whether all that earlier begins of this request may
+    /// have done is undone. Before the deadline it returns only when what it has sent itself is answered or voided.
+    async fn begin_once(
+        &self,
+        request: &BeginRequest,
+        deadline: Instant,
+        mut begins_left: usize,
+        mut is_undone: bool,
+    ) -> Result<Beginning, StoreError> {
         loop {
             begins_left -= 1;
             let attempt = Attempt::generate();
@@ -233,7 +237,7 @@ impl LockService {
             }
             Begun::Done(stored) => return Ok(BeginOutcome::Done(stored)),
             Begun::NotReplicated { reason, .. } => {
-                return Err(StoreError::Unknown(format!("the token is at work already, but {reason}")));
+                return Err(StoreError::Unknown(format!("the work was begun before, but {reason}")));
             }
             // Only this request knows its attempt, and it has not given up yet.
             Begun::AttemptVoided | Begun::Granted(_) => {

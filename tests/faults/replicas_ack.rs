@@ -308,3 +308,26 @@ async fn a_client_that_leaves_while_replicas_are_waited_for_leaves_no_lock() {
     scene.replicas[0].signal("CONT");
     scene.put("k", None).await.unwrap().expect(201);
 }
+
+/// It would be lost with the primary, and the next client would do the work again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_no_replica_acknowledges_is_told_to_no_client() {
+    let scene = Scene::new(1, 1, &["--once-memory", "1073741824"]).await;
+    let (client, worker) = (&scene.client, fresh_token());
+    let begin = |query: &str, token: &str| client.put(&format!("/once/k?ttl=1h{query}")).token(token).send();
+    begin("", &worker).await.expect(201);
+    scene.replicas[0].stand_still().await;
+    let post = client.post("/once/k").token(&worker).body("done").send();
+    post.await.expect_problem(503, "outcome-unknown");
+    for token in [&worker, &fresh_token()] {
+        let told = begin("", token).await.expect_problem(503, "outcome-unknown");
+        assert!(detail(&told).starts_with("the work was begun before, but "), "{}", detail(&told));
+    }
+    let before = scene.primary.calls("wait").await;
+    let waits = tokio::spawn(begin("&wait=50s", &fresh_token()));
+    eventually("it has asked again", async || scene.primary.calls("wait").await >= before + 2).await;
+    assert!(!waits.is_finished());
+    scene.replicas[0].signal("CONT");
+    assert_eq!(waits.await.unwrap().expect(200).body, "done");
+    assert_eq!(begin("", &worker).await.expect(200).body, "done");
+}

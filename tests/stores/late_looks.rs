@@ -219,3 +219,54 @@ async fn a_worker_whose_lease_is_over_when_the_answer_comes_is_not_said_to_be_at
     let seen = scene.late(async move { here.look_at_record(&key(), None).await }).await.unwrap().unwrap();
     assert!(seen.state == WorkState::Working && seen.place.lease.left_ms <= 29_000, "{seen:?}");
 }
+
+/// A look whose answer is lost is voided, for as long as that takes, before the next one: so the place is granted once, and as one
+/// that can be undone.
+#[tokio::test]
+async fn who_waits_for_a_record_goes_on_while_the_store_is_silent_and_leaves_nothing_behind() {
+    let scene = Scene::new().await;
+    let (worker, token) = (own_token(), own_token());
+    let before = scene.begin_elsewhere(&worker).await;
+    let store_timeout = Duration::from_millis(200);
+    let hasty = LockService::new(scene.network.clone(), store_timeout, MARK_TTL);
+    let request = Scene::request(Some(&token), 4 * PATIENCE);
+    let commands = scene.network.commands();
+    let waiting = tokio::spawn(async move { hasty.begin(request).await });
+    eventually("the store is asked", async || scene.network.commands() > commands).await;
+    scene.network.lose_all(Loss::Refused);
+    scene.elsewhere.give_up(&key(), &worker, true).await.unwrap();
+    // The next look is granted the place, and nothing is heard for much longer than a store is given. There is a pause of 20 ms at
+    // least before each of the others.
+    scene.network.lose(&[&[Loss::Answer][..], &[Loss::Command; 50]].concat());
+    scene.network.works_again();
+    let begun = waiting.await.unwrap().unwrap();
+    assert_eq!(scene.network.losses_left(), 0);
+    let BeginOutcome::Granted(place, guard) = begun.outcome else { panic!("{:?}", begun.outcome) };
+    assert!(place.earlier == 0 && place.lease.fencing_token > before, "{place:?}");
+    drop(guard);
+    eventually("nothing is left", async || {
+        scene.elsewhere.look_at_record(&key(), None).await.unwrap().is_none()
+    })
+    .await;
+}
+
+/// What it was to be told may have come and gone: it would be the second that does the work.
+#[tokio::test]
+async fn who_was_told_nothing_for_long_begins_no_record() {
+    for (silence_s, may_begin) in [(50, true), (61, false)] {
+        let (scene, worker) = (Scene::new().await, own_token());
+        let number = scene.begin_elsewhere_for(&worker, 300_000).await;
+        let waiting = scene.wait_here(Duration::from_secs(300)).await;
+        scene.network.lose_all(Loss::Refused);
+        scene.elsewhere.break_record(&key(), number, true).await.unwrap();
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(silence_s)).await;
+        tokio::time::resume();
+        scene.network.works_again();
+        match waiting.await.unwrap() {
+            Ok(Beginning { outcome: BeginOutcome::Granted(..), .. }) => assert!(may_begin),
+            Err(StoreError::Unavailable(_)) => assert!(!may_begin),
+            other => panic!("{silence_s}: {other:?}"),
+        }
+    }
+}

@@ -4,21 +4,25 @@
 //! worker's lease ends, when anybody tells that the record has ended, and as a precaution again and again. What it is told all
 //! others learn. Nothing rests on what gateways tell each other.
 
+use std::pin::pin;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use super::{BeginOutcome, BeginRequest, Beginning, NotBegun};
+use super::{BeginOutcome, BeginRequest, Beginning, MOST_BEGINS, NotBegun};
 use crate::lock::LeaseToken;
 use crate::once::Fingerprint;
 use crate::service::LockService;
-use crate::service::crowd::Next;
+use crate::service::acquire::not_granted;
+use crate::service::crowd::{InCrowd, Next};
 use crate::store::StoreError;
 
-/// A request that heard nothing for so long begins no record any more: the result may have come and gone.
-const LONGEST_SILENCE: Duration = Duration::from_secs(10);
+/// A request that heard nothing for so long begins no record any more: the result may have come and gone. The shortest time that one
+/// is kept is twice as long, which leaves time for a slow look before, and a slow begin after.
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 const STOOD_STILL: &str =
-    "this gateway heard nothing of the record for more than 10 s: its result may have come and gone";
+    "this gateway heard nothing of the record for more than 1 min: its result may have come and gone";
+const STOPS: &str = "the gateway is stopping";
 
 impl LockService {
     /// Begins a piece of work, or waits for its result, or for its worker's place.
@@ -37,15 +41,17 @@ impl LockService {
             return refused(NotBegun::TooManyWaiters);
         };
         let mut was_answered = false;
+        // Whether all that its unanswered begins may have done is undone.
+        let mut is_undone = true;
         loop {
             let asked_at = Instant::now();
-            match Box::pin(self.begin_once(&request, self.deadline())).await {
+            match Box::pin(self.look_once(&request, &mut waiting, asked_at, end, is_undone)).await {
                 Ok(Beginning { outcome: BeginOutcome::NotBegun(NotBegun::Busy(worker)), .. }) => {
-                    was_answered = true;
+                    (was_answered, is_undone) = (true, true);
                     waiting.is_told(asked_at, Ok((worker, true)));
                 }
                 Ok(Beginning { outcome: BeginOutcome::NotBegun(NotBegun::Abandoned(worker, _)), .. }) => {
-                    was_answered = true;
+                    (was_answered, is_undone) = (true, true);
                     waiting.is_told(asked_at, Ok((worker, false)));
                 }
                 Ok(answer) => {
@@ -54,8 +60,12 @@ impl LockService {
                     }
                     return Ok(answer);
                 }
-                Err(StoreError::Unavailable(reason)) if waiting.silence() < LONGEST_SILENCE => {
-                    waiting.is_told(asked_at, Err(reason));
+                Err(error) if waiting.silence() < LONGEST_SILENCE && Instant::now() < end => {
+                    if matches!(error, StoreError::Unknown(_)) {
+                        // Only the store can tell now what became of it.
+                        (was_answered, is_undone) = (false, false);
+                    }
+                    waiting.is_told(asked_at, Err(error.into_reason()));
                 }
                 Err(error) => return Err(error),
             }
@@ -64,8 +74,9 @@ impl LockService {
                 && waiting.silence() >= LONGEST_SILENCE
             {
                 // The store did not answer, or this gateway stood still.
-                waiting.last_told()?;
-                return Err(StoreError::Unavailable(STOOD_STILL.to_owned()));
+                let stood_still = |_| STOOD_STILL.to_owned();
+                let reason = waiting.last_told().map_or_else(StoreError::into_reason, stood_still);
+                return Err(not_granted(is_undone, reason));
             }
             match next {
                 Next::Look => {}
@@ -76,10 +87,12 @@ impl LockService {
                     let token = request.token.clone().unwrap_or_else(LeaseToken::generate);
                     return Ok(Beginning { token, outcome: BeginOutcome::Done(stored) });
                 }
+                Next::ShuttingDown if !is_undone => return Err(StoreError::Unknown(STOPS.to_owned())),
                 Next::ShuttingDown => return refused(NotBegun::ShuttingDown),
                 // What others were told is not all that there is to say to this token. It may have given up.
                 Next::Displaced | Next::Over if !was_answered => {
-                    return Box::pin(self.begin_once(&request, self.deadline())).await;
+                    return Box::pin(self.begin_once(&request, self.deadline(), MOST_BEGINS, is_undone))
+                        .await;
                 }
                 // A newer request of the same token waits in the place of this one: what is known is all that it is told.
                 Next::Displaced | Next::Over => {
@@ -95,6 +108,27 @@ impl LockService {
                     return refused(NotBegun::Abandoned(worker, is_own));
                 }
             }
+        }
+    }
+
+    /// Looks for a crowd, by one begin. If it is not answered, this returns once it is voided: only then another may follow.
+    async fn look_once(
+        &self,
+        request: &BeginRequest,
+        waiting: &mut InCrowd,
+        asked_at: Instant,
+        end: Instant,
+        is_undone: bool,
+    ) -> Result<Beginning, StoreError> {
+        let mut look = pin!(self.begin_once(request, end + self.store_timeout, 1, is_undone));
+        if let Ok(looked) = timeout_at(self.deadline(), &mut look).await {
+            return looked;
+        }
+        waiting.is_told(asked_at, Err("the store does not answer".to_owned()));
+        tokio::select! {
+            looked = look => looked,
+            // Voiding goes on in the background.
+            () = self.records.closing.cancelled() => Err(StoreError::Unknown(STOPS.to_owned())),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::scripts::{Script, flag, scripts, send, unexpected, unreadable};
 use crate::clock::whole_ms;
 use crate::lock::{FencingToken, Hex, Lease, LockKey};
 use crate::once::{
-    Begun, BrokenRecord, GivenUp, Place, RecordPage, RecordView, RenewedWork, Stored, Storing, WorkStatus,
+    Begun, BrokenRecord, GivenUp, Place, RecordPage, RecordView, RenewedWork, Storing, WorkStatus,
 };
 use crate::store::{
     Begin, BreakRecord, GiveUp, ListRecords, LookAtRecord, RenewWork, StoreError, StoreResult, Tombstone,
@@ -91,16 +91,23 @@ impl RedisStore {
             }
             2 => reply.record().map(|record| Begun::Busy(record.worker())).ok_or_else(|| not_ours(key)),
             3 => reply.record().map(|record| Begun::Abandoned(record.worker())).ok_or_else(|| not_ours(key)),
-            4 => reply
-                .record()
-                .and_then(|record| record.stored())
-                .map(Begun::Done)
-                .ok_or_else(|| not_ours(key)),
+            4 | 10 => {
+                let done = match reply.outcome {
+                    4 => reply.record().ok_or_else(|| not_ours(key))?,
+                    _ => self.long_result(key, &reply, deadline).await?,
+                };
+                let worker = done.token.to_string();
+                let stored = done.stored().ok_or_else(|| not_ours(key))?;
+                let (name, number) = (begin.record.as_bytes(), stored.fencing_token);
+                Ok(match replicated(&link, name, &worker, number, deadline).await {
+                    Err(reason) => Begun::NotReplicated { is_new, reason },
+                    Ok(()) => Begun::Done(stored),
+                })
+            }
             5 => Ok(Begun::FingerprintMismatch),
             6 => Ok(Begun::TokenReleased),
             7 => Ok(Begun::AttemptVoided),
             8 => Ok(link.room.refusal().map_or(Begun::NearlyFull, |why| Begun::Unsupported(why.to_string()))),
-            10 => self.long_result(key, &reply, deadline).await.map(Begun::Done),
             outcome => Err(unknown("begin", outcome, key)),
         }
     }
@@ -265,13 +272,13 @@ impl RedisStore {
         Ok(RecordPage { records, next })
     }
 
-    /// The result of a record of which a script told all but that: the number of its grant, its age, and what is left of it.
+    /// A record that is done, of which a script told only the number of its grant, its age, and what is left of it.
     async fn long_result(
         &self,
         key: &LockKey,
         told: &RecordReply,
         deadline: Instant,
-    ) -> Result<Stored, StoreError> {
+    ) -> Result<SeenRecord, StoreError> {
         let Ok(_turn) = timeout_at(deadline, self.results_read.acquire()).await else {
             return Err(StoreError::Unavailable("too many results are read at this moment".to_owned()));
         };
@@ -287,9 +294,10 @@ impl RedisStore {
             Err(error) => return Err(error),
         };
         let (age_ms, left_ms) = (told.length(0).unwrap_or(0), told.length(1).unwrap_or(0));
-        let stored = SeenRecord::read(text, age_ms, left_ms, None).and_then(SeenRecord::stored);
-        let is_told_of = |stored: &Stored| told.number() == Some(stored.fencing_token);
-        stored.filter(is_told_of).ok_or_else(|| StoreError::Unavailable(OVER_MEANWHILE.to_owned()))
+        let record = SeenRecord::read(text, age_ms, left_ms, None);
+        record
+            .filter(|record| record.is_result_of(told.number()))
+            .ok_or_else(|| StoreError::Unavailable(OVER_MEANWHILE.to_owned()))
     }
 
     /// Runs a script on a record, and on the token's tombstone if it touches one.

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use super::crowd::BEGINS;
 use super::{Pair, begin, earlier, on_each_pair, store, sum, wait_there, way};
 use crate::waiting::median;
-use kit::metrics::Scrape;
-use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
+use kit::{Client, eventually, fresh_token};
 
 on_each_pair!(
     a_result_wakes_who_waits,
@@ -55,27 +54,6 @@ async fn delays(pair: &Pair, ends: impl AsyncFn(&Client, &str)) -> Vec<Duration>
     }
     println!("woken after {delays:.1?}");
     delays
-}
-
-/// What it was to be told may have come and gone: it would be the second that does the work.
-#[tokio::test(flavor = "multi_thread")]
-async fn who_was_told_nothing_for_long_begins_no_record() {
-    let redis = RedisServer::start().await;
-    let gateway = Gateway::on_redis(&redis, &["--once-memory", "100000000"]).await;
-    let client = Client::new(gateway.address);
-    begin(&client, "ttl=5m", &fresh_token()).send().await.expect(201);
-    let token = fresh_token();
-    let call = begin(&client, "ttl=1m&wait=50s", &token).within(Duration::from_secs(60));
-    let waits = tokio::spawn(call.send());
-    eventually("it waits", async || Scrape::of(gateway.address).await.get("fencepost_once_waiters") == 1.0)
-        .await;
-    gateway.signal("STOP");
-    let names: Vec<String> = redis.command(&["KEYS", "*:once:k"]).await;
-    assert_eq!(redis.command::<u64>(&["DEL", &names[0]]).await, 1);
-    // So long it may be told nothing, and a little longer.
-    tokio::time::sleep(Duration::from_millis(10_200)).await;
-    gateway.signal("CONT");
-    waits.await.unwrap().expect_problem(503, "store-unavailable");
 }
 
 async fn a_result_wakes_who_waits(pair: Pair) {

@@ -1,6 +1,6 @@
 //! A single Redis that is emptied, or killed and started again with what it had, or without.
 
-use super::{Asked, Caught, ROOM, TTL};
+use super::{Asked, Caught, ROOM, TTL, told};
 use kit::metrics::Scrape;
 use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
 
@@ -84,4 +84,23 @@ async fn a_token_that_gave_up_and_was_told_nothing_for_a_while_is_not_told_what_
     refused.await.unwrap().expect_problem(409, "token-released");
     client.post("/once/k").token(&worker).body("done").send().await.expect(200);
     other.await.unwrap().expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_record_goes_on_waiting_while_redis_stands_still() {
+    let scene = Scene::new().await;
+    let [here, there] = scene.clients.each_ref();
+    let (worker, waiter) = (fresh_token(), fresh_token());
+    here.put(&format!("/once/k?{TTL}")).token(&worker).send().await.expect(201);
+    let waits = tokio::spawn(there.put("/once/k?ttl=5m&wait=50s").token(&waiter).send());
+    let counts = async |what: &str| Scrape::of(scene.gateways[1].address).await.get(what);
+    eventually("it waits", async || counts("fencepost_once_waiters").await == 1.0).await;
+    scene.redis.stand_still().await;
+    // More than a request without `wait` would be given.
+    let voids = async || counts("fencepost_store_seconds_count{step=\"take-back\"}").await;
+    eventually("it has been silent for long", async || voids().await >= 20.0).await;
+    assert!(!waits.is_finished(), "{:?}", waits.await);
+    scene.redis.signal("CONT");
+    told(|| here.post("/once/k").token(&worker).body("done")).await.expect(200);
+    assert_eq!(waits.await.unwrap().expect(200).body, "done");
 }

@@ -6,7 +6,7 @@
 //! and its being heard everything else may happen.
 //!
 //! That what was looked for by one who left is voided and taken back is in the model of records: here it is done in
-//! one step. Not modelled: that a waiter which has not been answered for 10 s begins nothing.
+//! one step. Not modelled: that a waiter which has not been answered for 1 min begins nothing.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 

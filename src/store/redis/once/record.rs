@@ -89,7 +89,7 @@ impl FromRedisValue for RecordReply {
 
 /// A record, read from its head or from the whole of it.
 pub(super) struct SeenRecord {
-    token: TokenHash,
+    pub(super) token: TokenHash,
     place: Place,
     fingerprint: Option<Fingerprint>,
     /// For how much longer the record lives.
@@ -163,6 +163,11 @@ impl SeenRecord {
 
     pub(super) fn worker(self) -> Worker {
         Worker { token: self.token, place: self.place, fingerprint: self.fingerprint }
+    }
+
+    /// Whether it has the result of the grant of this number.
+    pub(super) fn is_result_of(&self, number: Option<FencingToken>) -> bool {
+        self.done.is_some() && number == Some(self.place.lease.fencing_token)
     }
 
     /// The result, where the whole record was read.

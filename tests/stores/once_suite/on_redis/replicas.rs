@@ -51,11 +51,55 @@ async fn begins_and_results_are_on_enough_replicas_before_they_are_told() {
         let answer = store.call(post.clone(), briefly()).await.unwrap();
         assert!(matches!(answer, Storing::NotReplicated(_)), "{answer:?}");
     }
-    // What is told of a result, and a renewal, waits for nobody.
-    assert_eq!(Person::new(&scene, "k").result().await.fencing_token, number(&place));
+    // A look, and a renewal, wait for no replica.
+    assert!(worker.look().await.is_some());
     replica.signal("CONT");
     stored(other.store("x").await);
     assert!(value(&replica, "other").await.ends_with("\nx"));
+    assert_eq!(Person::new(&scene, "k").result().await.fencing_token, number(&place));
+}
+
+/// It would be lost with the primary, and the next client would do the work again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_is_on_enough_replicas_before_it_is_told_once_more() {
+    let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
+    let replica = RedisServer::start().await;
+    replica.follow(primary.port()).await;
+    let scene = scene_on(&primary, &RedisSettings { replicas_ack: 1, ..settings() });
+    // No script tells the long one.
+    let long: &'static str = "long".repeat(2_000).leak();
+    for (key, body) in [("short", "x"), ("long", long)] {
+        let worker = Person::new(&scene, key);
+        let place = worker.grant().await;
+        replica.stand_still().await;
+        let briefly = || Instant::now() + Duration::from_secs(1);
+        let (key, token) = (worker.key.clone(), worker.token);
+        let post = StoreResult { key, token, fence: None, keep: None, result: text(body) };
+        let unsure = scene.store.call(post, briefly()).await.unwrap();
+        assert!(matches!(unsure, Storing::NotReplicated(_)), "{unsure:?}");
+        for token in [worker.token, LeaseToken::generate().record_hash()] {
+            let begin = Begin {
+                key: worker.key.clone(),
+                token,
+                attempt: Attempt::generate(),
+                ttl: ttl(LONG_MS),
+                keep: Keep::DEFAULT,
+                note: Note::default(),
+                fingerprint: None,
+                may_take_over: true,
+                only_confirms: false,
+            };
+            match scene.store.call(begin, briefly()).await.unwrap() {
+                Begun::NotReplicated { is_new: false, reason } => {
+                    assert!(reason.contains("0 replicas acknowledged the record in time"), "{reason}");
+                }
+                told => panic!("{body}: {told:?}"),
+            }
+        }
+        replica.signal("CONT");
+        let told = Person { token: LeaseToken::generate().record_hash(), ..worker.clone() }.result().await;
+        assert_eq!((told.fencing_token, told.result.body), (number(&place), body.into()));
+    }
 }
 
 /// Another program took its TTL, or a restore left it out.
