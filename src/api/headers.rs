@@ -36,13 +36,8 @@ pub(super) const ONCE_KEPT_UNTIL: HeaderName = HeaderName::from_static("once-kep
 /// Says whose pages may embed an answer.
 pub(super) const CORP: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Whether a token that a gateway has made stands in a text, also in capitals.
-fn is_made_token_in(text: &[u8]) -> bool {
-    text.windows(33).any(|part| part[0] == b'~' && part[1..].iter().all(u8::is_ascii_hexdigit))
-}
-
-/// Whether a secret stands in a text of the request: the lease token in these headers, one that a gateway has made, or an API key, as
-/// `is_key_in` finds one. It may stand there in capitals, or be percent-encoded once more or twice.
+/// Whether a secret stands in a text of the request: the lease token in these headers, or an API key, as `is_key_in` finds one. It
+/// may stand there in capitals, or be percent-encoded once more or twice.
 pub(super) fn has_secret(text: &[u8], headers: Option<&HeaderMap>, is_key_in: fn(&[u8]) -> bool) -> bool {
     // Each part of the text is compared. A shorter text has no room for a token. A longer one is refused anyway, and so is a request
     // with two tokens.
@@ -53,13 +48,13 @@ pub(super) fn has_secret(text: &[u8], headers: Option<&HeaderMap>, is_key_in: fn
                 && text.windows(token.len()).any(|part| part.eq_ignore_ascii_case(token.as_bytes()))
         })
     };
-    let is_in = |text: &[u8]| is_key_in(text) || is_made_token_in(text) || is_token_in(text);
+    let is_in = |text: &[u8]| is_key_in(text) || is_token_in(text);
     let decoded = |text: &[u8]| text.contains(&b'%').then(|| percent_decode(text).collect::<Vec<_>>());
     let twice = |once: Vec<u8>| is_in(&once) || decoded(&once).is_some_and(|twice| is_in(&twice));
     is_in(text) || decoded(text).is_some_and(twice)
 }
 
-/// Whether logs may show a name. A lock of 0.1.0 may have a secret in its own, or in that of its owner. And a request that takes
+/// Whether logs may show a name. A lock of 0.1.0 may have an API key in its own, or in that of its owner. And a request that takes
 /// nothing may have its own lease token, in these headers, in the name of a lock.
 pub(super) fn is_public(name: &str, headers: Option<&HeaderMap>) -> bool {
     !has_secret(name.as_bytes(), headers, ShownKey::stands_in)

@@ -277,36 +277,6 @@ async fn no_name_and_no_id_of_a_request_has_its_lease_token_in_it() {
     }
 }
 
-/// It is known by its form, also where the request shows another one or none, as where a script mixes up its variables.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_the_gateway_has_made_is_known_by_its_form_in_every_name_and_id() {
-    let gateway = Gateway::start(&["--store", "memory:", "--terraform", "--dapr"]).await;
-    let client = Client::new(gateway.address);
-    let made = client.put("/locks/k").send().await.expect(201).token();
-    for name in [made.clone(), format!("job-{}-1", made.to_uppercase()), made.replace('~', "%257E")] {
-        for (method, address, problem) in [
-            ("PUT", format!("/lock?key={name}"), "bad-key"),
-            ("PUT", format!("/lock?key=a&owner={name}"), "bad-parameter"),
-            ("PUT", format!("/once/{name}"), "bad-key"),
-            ("LOCK", format!("/terraform/{name}"), "bad-key"),
-        ] {
-            client.call(method, &address).send().await.expect_problem(400, problem);
-        }
-        // A lock of 0.1.0 may have such a name.
-        client.get(&format!("/locks/{name}")).send().await.expect(404);
-        let answer = client.get("/locks/free").header("X-Request-Id", &name).send().await;
-        assert_eq!(answer.header("x-request-id").map(str::len), Some(16), "{name}");
-    }
-    let named_in_body = format!(r#"{{"resourceId":"r","lockOwner":"{made}","expiryInSeconds":9}}"#);
-    client.post("/v1.0-alpha1/lock/s").body(named_in_body).send().await.expect(400);
-    // With a digit less, it is a name as any other.
-    let other = format!("~{}", &fresh_token()[1..]);
-    client.put(&format!("/locks/{other}")).header("X-Request-Id", &other).send().await.expect(201);
-    gateway.logs("all are in the log", |line| line.contains(&format!("\"request_id\":\"{other}\""))).await;
-    let log = gateway.log().join("\n").to_lowercase();
-    assert!(!log.contains(&made[1..]), "{log}");
-}
-
 /// What turns the text around, what ends a line for some readers, and what has no shape.
 const UNSEEN: &str = "a\u{202e}gpj\u{2066}\u{2028}b\u{200b}\u{feff}\u{34f}\u{2800}\u{fe0f}\u{e0041}é";
 

@@ -103,7 +103,7 @@ pub(crate) fn refuse_secret(parameter: &str, name: &[u8], parts: Option<&Parts>)
         return Ok(());
     }
     let kind = if parameter == "key" { ProblemType::BadKey } else { ProblemType::BadParameter };
-    let detail = "there is an API key or a lease token in it, which logs and lists would show: send either in its header only, and make a new one";
+    let detail = "there is an API key or your lease token in it, which logs and lists would show: send either in its header only, and make a new one";
     Err(Problem::input(kind, parameter, detail))
 }
 

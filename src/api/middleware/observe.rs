@@ -65,7 +65,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     let is_usable = |id: &&HeaderValue| {
         (1..=LONGEST_REQUEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
-    // A caller may use a lease token or its API key as the id. These must not get into the log.
+    // A caller may use its lease token or its API key as the id. These must not get into the log.
     let is_public = |id: &&HeaderValue| !has_secret(id.as_bytes(), Some(headers), ShownKey::is_begun_in);
     // Copied: the value may be a piece of the head, all of which would stay in memory as long as the request.
     let copied = |id: &[u8]| HeaderValue::from_bytes(id).unwrap_or(HeaderValue::from_static("none"));
