@@ -1,5 +1,6 @@
 //! The addresses of gateways, as a user writes them.
 
+use std::env::var;
 use std::net::IpAddr;
 
 use hyper::Uri;
@@ -90,14 +91,18 @@ fn proxy_of(address: &Url) -> Option<String> {
         return None;
     }
     let proxy = Matcher::from_env().intercept(&address.as_str().parse::<Uri>().ok()?)?;
-    let uri = proxy.uri();
-    let is_port = |rest: &str| rest.is_empty() || uri.port_u16().is_some();
-    let rest = uri.authority()?.as_str().strip_prefix(uri.host()?)?;
-    // Else the rest is part of a password.
-    Some(match is_port(rest) && matches!(uri.path_and_query()?.as_str(), "" | "/") {
-        true => uri.to_string().trim_end_matches('/').to_owned(),
-        false => "of the environment, whose address is not http://HOST:PORT (in a password, write / as %2F)"
+    // Where a password has a slash in it, what stands before that is taken for the host and the port.
+    let has_slash = |text: String| {
+        let rest = text.split_once("://").map_or(&*text, |(_, rest)| rest);
+        rest.split_once('/').is_some_and(|(_, rest)| rest.contains('@'))
+    };
+    let names = ["http_proxy", "https_proxy", "all_proxy"].into_iter();
+    let mut given =
+        names.flat_map(|name| [name.to_owned(), name.to_uppercase()]).filter_map(|name| var(name).ok());
+    Some(match given.any(has_slash) {
+        true => "of the environment, whose address is not http://HOST:PORT (in a password, write / as %2F)"
             .to_owned(),
+        false => proxy.uri().to_string().trim_end_matches('/').to_owned(),
     })
 }
 

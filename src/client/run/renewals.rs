@@ -30,7 +30,7 @@ pub(super) struct Renewals<'a> {
     ttl: Duration,
     tries: JoinSet<(usize, Result<RenewAnswer, Trouble>)>,
     next_at: Duration,
-    /// When the first was sent since one succeeded.
+    /// When the first was sent since one succeeded, or since it stood still.
     first_at: Option<Duration>,
     /// Why nothing is sent any more.
     over: Option<String>,
@@ -60,6 +60,9 @@ impl<'a> Renewals<'a> {
         let (number, gateway) = self.gateways.next();
         let ttl = self.ttl;
         self.tries.spawn(async move { (number, gateway.renew(ttl, patience).await) });
+        if self.stood_still(now) {
+            self.first_at = Some(now);
+        }
         self.first_at.get_or_insert(now);
         self.next_at = now + (self.ttl / FOLLOWED_AFTER_PART).max(SHORTEST_PAUSE);
     }
@@ -83,6 +86,11 @@ impl<'a> Renewals<'a> {
         self.first_at = None;
     }
 
+    /// Whether the next was not sent for so long after its time that this process or the machine has stood still.
+    fn stood_still(&self, now: Duration) -> bool {
+        now > self.next_at + self.ttl / FOLLOWED_AFTER_PART
+    }
+
     /// When the command must be asked to end. If this process or the machine stood still until then, it was not asked to renew
     /// in time: that comes first, and may take half of what is left.
     pub(super) fn terms_at(&self, lease: &LeaseClock) -> Duration {
@@ -90,6 +98,7 @@ impl<'a> Renewals<'a> {
         match self.first_at {
             _ if self.over.is_some() => terms_at,
             None if self.next_at < terms_at => kills_at,
+            _ if self.next_at < terms_at && self.stood_still(boottime()) => kills_at,
             Some(at) if at > terms_at => at + kills_at.saturating_sub(at) / 2,
             _ => terms_at,
         }

@@ -77,7 +77,11 @@ impl CommandSupervisor<'_> {
                     match signal {
                         _ if self.state.stopped.is_none() => {}
                         Signal::USR1 | Signal::USR2 => {}
-                        Signal::TSTP => self.stop_with_command(),
+                        // That may have taken long, so look at the lease first.
+                        Signal::TSTP => {
+                            self.stop_with_command();
+                            continue;
+                        }
                         _ => self.let_command_go_on(),
                     }
                 }
@@ -86,7 +90,6 @@ impl CommandSupervisor<'_> {
             }
             if self.reap() {
                 self.stop_with_command();
-                // That may have taken long, so look at the lease first.
                 continue;
             }
             if let Some(end) = self.end_of_command() {

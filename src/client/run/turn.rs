@@ -241,13 +241,19 @@ impl Turn<'_> {
                 // It is the answers that are slow. Until they are faster, others may have the lock.
                 AcquireAnswer::Held(_) => {
                     let ends_at = *slow_ends_at.get_or_insert(now.saturating_add(self.gateways.wait()));
-                    if now >= ends_at || !self.start_over().await {
+                    if now >= ends_at {
                         return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
+                    }
+                    // With a min_hold the lock stays taken after a release, for this process too.
+                    if self.settings.min_hold.is_none() {
+                        self.start_over().await;
                     }
                     is_repeated = false;
                     backoff.pause().await;
                 }
-                AcquireAnswer::TokenReleased(_) if now >= wait_ends_at || self.token.is_none() => {
+                AcquireAnswer::TokenReleased(_)
+                    if now >= wait_ends_at.max(contact_ends_at) || self.token.is_none() =>
+                {
                     return Err(NotTaken::because(Cause::Busy, TAKEN_AWAY));
                 }
                 AcquireAnswer::TokenReleased(_) => {
@@ -268,7 +274,7 @@ impl Turn<'_> {
                     return Err(NotTaken::because(Cause::Busy, of + &busy.reason));
                 }
                 AcquireAnswer::Busy(busy) => {
-                    is_repeated = false;
+                    (is_repeated, slow_ends_at) = (false, None);
                     let key = busy.key.as_deref().unwrap_or(self.settings.key.as_str());
                     self.progress.note(key, &busy);
                     // Another gateway may have room for one who waits.
