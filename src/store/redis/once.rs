@@ -62,12 +62,15 @@ impl RedisStore {
                 [flag(*may_take_over), flag(*only_confirms)].concat(),
             ],
         });
-        let Ok(_turn) = timeout_at(deadline, self.begins.acquire()).await else {
+        let Ok(turn) = timeout_at(deadline, self.begins.acquire()).await else {
             return Err(StoreError::Unavailable("too many ask for records at this moment".to_owned()));
         };
         let (reply, link): (RecordReply, _) =
             self.run_batched(bucket, !only_confirms, &begin, Some(&self.fast_path.begins), deadline).await?;
         let is_new = reply.outcome == 0;
+        // One that waits for replicas keeps no others from asking, unless it has a long result in memory.
+        let _turn = (reply.outcome == 10).then_some(turn);
+        let keys = [begin.record.as_bytes()];
         match reply.outcome {
             0 | 1 => {
                 let place = match reply.number() {
@@ -83,7 +86,8 @@ impl RedisStore {
                 if is_new {
                     link.room.took(begin.record.len());
                 }
-                Ok(match replicated(&link, begin.record.as_bytes(), &token_hash, number, deadline).await {
+                let written = written(&keys, &token_hash, number);
+                Ok(match replicated(&link, &written, deadline).await {
                     Err(reason) => Begun::NotReplicated { is_new, reason },
                     Ok(()) if is_new => Begun::Granted(place),
                     Ok(()) => Begun::Continued(place),
@@ -98,8 +102,8 @@ impl RedisStore {
                 };
                 let worker = done.token.to_string();
                 let stored = done.stored().ok_or_else(|| not_ours(key))?;
-                let (name, number) = (begin.record.as_bytes(), stored.fencing_token);
-                Ok(match replicated(&link, name, &worker, number, deadline).await {
+                let written = written(&keys, &worker, stored.fencing_token);
+                Ok(match result_replicated(&link, &written, deadline).await {
                     Err(reason) => Begun::NotReplicated { is_new, reason },
                     Ok(()) => Begun::Done(stored),
                 })
@@ -150,8 +154,9 @@ impl RedisStore {
                     return Err(StoreError::Unknown(unreadable(key)));
                 };
                 link.room.took(store.told().len());
-                let (name, token) = (store.record.as_bytes(), &*store.token);
-                Ok(match replicated(&link, name, token, fencing_token, deadline).await {
+                let keys = [store.record.as_bytes()];
+                let written = written(&keys, &store.token, fencing_token);
+                Ok(match result_replicated(&link, &written, deadline).await {
                     Err(reason) => Storing::NotReplicated(reason),
                     Ok(()) => Storing::Stored { fencing_token, kept_ms, is_late: is_late == 1 },
                 })
@@ -342,18 +347,23 @@ impl PageKind for Records {
     }
 }
 
+/// What replicas are asked about a record.
+fn written<'a>(keys: &'a [&'a [u8]], token: &'a str, number: FencingToken) -> Written<'a> {
+    Written { kind: "record", keys, ack: &ACK, token, number }
+}
+
 /// Waits for the server's replicas, where they must have the record; or says why it is not to be relied on.
-async fn replicated(
-    link: &Link,
-    key: &[u8],
-    token: &str,
-    number: FencingToken,
-    deadline: Instant,
-) -> Result<(), String> {
+async fn replicated(link: &Link, written: &Written<'_>, deadline: Instant) -> Result<(), String> {
     match &link.replicas {
-        Some(replicas) => {
-            replicas.have(&Written { kind: "record", keys: &[key], ack: &ACK, token, number }, deadline).await
-        }
+        Some(replicas) => replicas.have(written, deadline).await,
+        None => Ok(()),
+    }
+}
+
+/// The same for its result.
+async fn result_replicated(link: &Link, written: &Written<'_>, deadline: Instant) -> Result<(), String> {
+    match &link.replicas {
+        Some(replicas) => replicas.have_result(written, deadline).await,
         None => Ok(()),
     }
 }

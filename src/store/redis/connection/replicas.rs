@@ -4,11 +4,13 @@
 //! shared connection, but one from a pool, and writes to the lock itself first. That write also notices if the server
 //! has lost the grant in the meantime, or is another one.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bb8_redis::bb8::{self, ManageConnection, Pool};
+use parking_lot::Mutex;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{Cmd, ErrorKind, PushInfo, PushKind, RedisError, RedisResult};
 use tokio::time::{Instant, timeout_at};
@@ -20,6 +22,9 @@ use crate::store::redis::scripts::{NO_SCRIPT, Script};
 
 /// Grants that may wait for replicas at once; further ones wait for a connection first.
 const CONNECTIONS: u32 = 16;
+
+/// Results that are known to be on replicas, at a time: with one more, all are forgotten.
+const MOST_RESULTS: usize = 1_000;
 
 /// How late a server may answer a WAIT whose time is over: it looks for those ten times a second.
 const WAIT_ENDS_WITHIN: Duration = Duration::from_millis(200);
@@ -43,6 +48,8 @@ pub(crate) struct Replicas {
     /// How many of them must have a lock.
     needed: u32,
     pool: Pool<Connections>,
+    /// Results that they have, by the names of their records. Many ask for one of them, and it does not change.
+    results: Mutex<HashMap<Box<[u8]>, FencingToken>>,
 }
 
 impl Replicas {
@@ -55,7 +62,22 @@ impl Replicas {
                 .connection_timeout(connect_timeout)
                 .build_unchecked(connections)
         };
-        (needed > 0).then(|| Self { needed, pool: pool() })
+        (needed > 0).then(|| Self { needed, pool: pool(), results: Mutex::default() })
+    }
+
+    /// Waits until they have the result in a record.
+    pub(crate) async fn have_result(&self, written: &Written<'_>, deadline: Instant) -> Result<(), String> {
+        let record = written.keys.concat().into_boxed_slice();
+        if self.results.lock().get(&record) == Some(&written.number) {
+            return Ok(());
+        }
+        self.have(written, deadline).await?;
+        let mut results = self.results.lock();
+        if results.len() >= MOST_RESULTS {
+            results.clear();
+        }
+        results.insert(record, written.number);
+        Ok(())
     }
 
     /// Waits until as many replicas as are needed have the grant of this number. The error says, for people, why it is

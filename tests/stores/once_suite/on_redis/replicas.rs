@@ -99,6 +99,10 @@ async fn a_result_is_on_enough_replicas_before_it_is_told_once_more() {
         replica.signal("CONT");
         let told = Person { token: LeaseToken::generate().record_hash(), ..worker.clone() }.result().await;
         assert_eq!((told.fencing_token, told.result.body), (number(&place), body.into()));
+        // They are asked once.
+        replica.stand_still().await;
+        Person { token: LeaseToken::generate().record_hash(), ..worker.clone() }.result().await;
+        replica.signal("CONT");
     }
 }
 
