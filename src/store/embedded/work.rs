@@ -92,11 +92,11 @@ impl Work {
         self.token == TokenHash::NOBODY
     }
 
-    /// How much of the room for records it takes under this key.
+    /// How much of the room for records it takes under this key. What a take-over found is small, and does not count: a store full of
+    /// lapsed records must take the results of those who take them over.
     pub(super) fn bytes(&self, key: &LockKey) -> u64 {
         let texts = key.as_str().len() + self.note.stored().len();
-        let former = self.former.as_ref().map_or(0, |former| former.bytes(key));
-        RECORD_BYTES + former + (texts + self.body().map_or(0, Bytes::len)) as u64
+        RECORD_BYTES + (texts + self.body().map_or(0, Bytes::len)) as u64
     }
 
     /// The result itself, if there is one.

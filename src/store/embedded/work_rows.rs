@@ -74,7 +74,10 @@ pub(super) fn read_work(
         None => None,
         Some(row) => Some(Box::new(read_row(row, None, now, written_in)?)),
     };
-    let work = Work { former, ..read_row(row, body, now, written_in)? };
+    let work = read_row(row, body, now, written_in)?;
+    // A program that does not know these rows leaves them.
+    let is_its = |it: &Work| work.result.is_none() && work.earlier_fence == Some(it.fence);
+    let work = Work { former: former.filter(|it| is_its(it)), ..work };
     let key = LockKey::parse(key.as_bytes()).ok()?;
     Some((RecordId::Work(key), Record::Work(Box::new(work))))
 }

@@ -161,8 +161,9 @@ impl Table {
             return answer;
         }
         // It is not the worker again either when another leaves the place as it was found.
-        let was_former = |former: &Box<Work>| former.token == *token;
-        if let Some(work) = self.work(key, now).filter(|work| work.former.as_ref().is_some_and(was_former)) {
+        let was_former = |former: &Work| former.token == *token;
+        if let Some(work) = self.work(key, now).filter(|work| work.former.as_deref().is_some_and(was_former))
+        {
             let work = Work { former: None, ..work.clone() };
             self.put_work(key, Some(work));
         }
