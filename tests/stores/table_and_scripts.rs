@@ -16,7 +16,11 @@ const ALL_BEGIN_IN: Duration = Duration::from_secs(90);
 ///
 /// A try by a token that waits took away the offer of a slot that its own waiting request had. A waiter that wants less company
 /// than before gave its offer up, and the next one was not offered the slot at once.
-const DIFFERED: [(u64, u64); 2] = [(13_219_256_690_615_052_026, 1_289), (8_374_126_627_394_345_449, 6_387)];
+const DIFFERED: [(u64, u64); 3] = [
+    (13_219_256_690_615_052_026, 1_289),
+    (8_374_126_627_394_345_449, 6_387),
+    (2_684_875_975_080_416_663, 5_024),
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn random_sequences_have_the_answers_of_the_table() {

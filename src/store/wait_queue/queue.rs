@@ -225,6 +225,8 @@ impl WaitQueue {
         lost_at: Duration,
     ) -> Option<Option<Attempt>> {
         let had_ticket = self.tickets.get(token).is_some_and(|ticket| ticket.attempt == Some(attempt));
+        // A copy that comes late keeps no ticket for longer.
+        let place = if had_ticket { place } else { TicketAfter::Removed };
         let left = self.vacate(token, attempt, place, lost_at);
         if let Some(ticket) = self.tickets.get(token).filter(|ticket| had_ticket && ticket.attempt.is_none())
         {
