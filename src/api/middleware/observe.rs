@@ -60,13 +60,19 @@ pub(crate) fn observe(request: &mut Request, is_trusted: impl FnOnce(&Request) -
     }
 }
 
+/// Whether a token that a gateway has made stands in a text.
+fn is_made_token_in(text: &[u8]) -> bool {
+    text.windows(33).any(|part| part[0] == b'~' && part[1..].iter().all(u8::is_ascii_hexdigit))
+}
+
 /// The caller's id if it has 1 to 128 visible ASCII characters. Otherwise, a new one of 64 random bits.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let is_usable = |id: &&HeaderValue| {
         (1..=LONGEST_REQUEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
-    // A caller may use its lease token or its API key as the id. These must not get into the log.
-    let is_public = |id: &&HeaderValue| !has_secret(id.as_bytes(), Some(headers), ShownKey::is_begun_in);
+    // A caller may use a lease token or its API key as the id. These must not get into the log.
+    let is_key_or_token = |text: &[u8]| ShownKey::is_begun_in(text) || is_made_token_in(text);
+    let is_public = |id: &&HeaderValue| !has_secret(id.as_bytes(), Some(headers), is_key_or_token);
     // Copied: the value may be a piece of the head, all of which would stay in memory as long as the request.
     let copied = |id: &[u8]| HeaderValue::from_bytes(id).unwrap_or(HeaderValue::from_static("none"));
     match headers.get(REQUEST_ID).filter(is_usable).filter(is_public) {
