@@ -175,6 +175,12 @@ impl Task {
                     self.state.send_replace(LinkState::Connecting);
                     if is_brief {
                         brief += 1;
+                        if brief == MOST_TOLD {
+                            tracing::warn!(
+                                address,
+                                "connections to Redis end at once: the log says no more of them until one lasts"
+                            );
+                        }
                         backoff.pause().await;
                     } else {
                         (brief, backoff) = (0, probes.clone());
