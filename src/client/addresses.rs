@@ -91,16 +91,16 @@ fn proxy_of(address: &Url) -> Option<String> {
         return None;
     }
     let proxy = Matcher::from_env().intercept(&address.as_str().parse::<Uri>().ok()?)?;
-    // Where a password has a slash in it, what stands before that is taken for the host and the port.
-    let has_slash = |text: String| {
+    // Where a password has one of these in it, what stands before that is taken for the host and the port.
+    let is_cut = |text: String| {
         let rest = text.split_once("://").map_or(&*text, |(_, rest)| rest);
-        rest.split_once('/').is_some_and(|(_, rest)| rest.contains('@'))
+        rest.split_once(['/', '?', '#']).is_some_and(|(_, rest)| rest.contains('@'))
     };
     let names = ["http_proxy", "https_proxy", "all_proxy"].into_iter();
     let mut given =
         names.flat_map(|name| [name.to_owned(), name.to_uppercase()]).filter_map(|name| var(name).ok());
-    Some(match given.any(has_slash) {
-        true => "of the environment, whose address is not http://HOST:PORT (in a password, write / as %2F)"
+    Some(match given.any(is_cut) {
+        true => "of the environment, whose address is not http://HOST:PORT (in a password, write / as %2F, ? as %3F, # as %23)"
             .to_owned(),
         false => proxy.uri().to_string().trim_end_matches('/').to_owned(),
     })

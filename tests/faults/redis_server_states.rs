@@ -448,7 +448,7 @@ async fn connections_that_are_closed_at_once_are_told_a_few_times_and_made_again
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
             count.fetch_add(1, Ordering::SeqCst);
-            let life = Duration::from_millis(if may_last.load(Ordering::SeqCst) { 60_000 } else { 300 });
+            let life = Duration::from_millis(if may_last.load(Ordering::SeqCst) { 60_000 } else { 100 });
             tokio::spawn(async move {
                 let mut far = TcpStream::connect(("127.0.0.1", port)).await?;
                 let _ = timeout(life, copy_bidirectional(&mut near, &mut far)).await;
@@ -458,14 +458,14 @@ async fn connections_that_are_closed_at_once_are_told_a_few_times_and_made_again
     });
     let started = Instant::now();
     let gateway = Gateway::start(&["--store", &url]).await;
-    eventually("many were closed", async || made.load(Ordering::SeqCst) >= 24).await;
+    eventually("many were closed", async || made.load(Ordering::SeqCst) >= 40).await;
     let elapsed = started.elapsed();
-    assert!(elapsed > Duration::from_millis(4_200), "two for each try, and a pause behind it: {elapsed:?}");
+    assert!(elapsed > Duration::from_secs(3), "two for each try, and a pause behind it: {elapsed:?}");
     let told = || -> Vec<String> {
         let is_of_link = |line: &String| line.contains("connected to Redis") || line.contains("is given up");
         gateway.log().into_iter().filter(is_of_link).collect()
     };
-    assert!((2..=16).contains(&told().len()), "{:#?}", told());
+    assert!(told().len() <= 16, "{:#?}", told());
     lasts.store(true, Ordering::SeqCst);
     eventually("it says that this one lasts", async || told().last().unwrap().contains("connected to")).await;
     Client::new(gateway.address).put("/locks/k").send().await.expect(201);

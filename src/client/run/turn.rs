@@ -244,9 +244,10 @@ impl Turn<'_> {
                     if now >= ends_at {
                         return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
                     }
-                    // With a min_hold the lock stays taken after a release, for this process too.
-                    if self.settings.min_hold.is_none() {
-                        self.start_over().await;
+                    // With a min_hold the lock stays taken after a release, for this process too. A release that no gateway confirmed
+                    // may still come: nothing is begun under this token any more.
+                    if self.settings.min_hold.is_none() && !self.start_over().await {
+                        return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
                     }
                     is_repeated = false;
                     backoff.pause().await;

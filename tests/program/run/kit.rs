@@ -239,6 +239,17 @@ pub fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
+/// Whether the parent of a process is in the foreground of its terminal.
+pub fn parent_has_terminal(pid: u32) -> bool {
+    let field = |pid: &str, at: usize| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").and_then(|(_, rest)| Some(rest.split(' ').nth(at)?.to_owned()))
+    };
+    let parent = field(&pid.to_string(), 1).unwrap_or_default();
+    let group = field(&parent, 2);
+    group.is_some() && group == field(&parent, 5)
+}
+
 /// Whether anybody holds the lock.
 pub async fn is_held(client: &Client, key: &str) -> bool {
     client.get(&format!("/locks/{key}")).send().await.status == 200

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::kit::{Scene, is_alive, is_stopped, left_of, requests, waiters};
+use super::kit::{Scene, is_alive, is_stopped, left_of, parent_has_terminal, requests, waiters};
 use super::pty::Person;
 use kit::{Client, Gateway, eventually, fresh_token, signal};
 
@@ -224,9 +224,8 @@ async fn a_job_in_the_background_whose_command_was_stopped_listens_to_keys_in_th
         signal(pid, "STOP");
         eventually("the command is stopped", async || is_stopped(pid)).await;
         person.types("fg\n");
-        let shown = |person: &Person| person.screen().matches(&format!("exec sleep {seconds}")).count();
-        eventually("the shell shows the job", async || shown(&person) >= 2).await;
-        // The shell shows it a moment before the job hears keys.
+        eventually("the job has the terminal", async || parent_has_terminal(pid)).await;
+        // The job may take a moment more to hear keys.
         eventually("the job hears the key", async || {
             person.types(key);
             person.screen().contains("Stopped") && (seconds == 60 || !is_alive(pid))
