@@ -241,12 +241,9 @@ impl Turn<'_> {
                 // It is the answers that are slow. Until they are faster, others may have the lock.
                 AcquireAnswer::Held(_) => {
                     let ends_at = *slow_ends_at.get_or_insert(now.saturating_add(self.gateways.wait()));
-                    if now >= ends_at {
-                        return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
-                    }
                     // With a min_hold the lock stays taken after a release, for this process too. A release that no gateway confirmed
                     // may still come: nothing is begun under this token any more.
-                    if self.settings.min_hold.is_none() && !self.start_over().await {
+                    if now >= ends_at || self.settings.min_hold.is_none() && !self.start_over().await {
                         return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
                     }
                     is_repeated = false;

@@ -27,6 +27,21 @@ fn store_on(url: &str, settings: &RedisSettings) -> RedisStore {
     RedisStore::start(&RedisAddress::parse(url, None).unwrap(), settings).unwrap()
 }
 
+/// A begin of which nothing special is said.
+fn begin_of(key: &LockKey, token: TokenHash, attempt: Attempt) -> Begin {
+    Begin {
+        key: key.clone(),
+        token,
+        attempt,
+        ttl: ttl(LONG_MS),
+        keep: Keep::DEFAULT,
+        note: Note::default(),
+        fingerprint: None,
+        may_take_over: true,
+        only_confirms: false,
+    }
+}
+
 /// A store on a server of the test's, for as long as the server lives.
 fn scene_on(redis: &RedisServer, settings: &RedisSettings) -> AnyStore {
     AnyStore::of(store_on(redis.url(), settings))
@@ -106,17 +121,7 @@ async fn a_value_of_somebody_else_is_left_alone_and_stops_nobody() {
         let is_text = words[0] == "SET";
         let before: Vec<u8> = redis.command(&["DUMP", &foreign]).await;
         let key = person.key.clone();
-        let begin = Begin {
-            key: key.clone(),
-            token: person.token,
-            attempt: Attempt::generate(),
-            ttl: ttl(LONG_MS),
-            keep: Keep::DEFAULT,
-            note: Note::default(),
-            fingerprint: None,
-            may_take_over: true,
-            only_confirms: false,
-        };
+        let begin = begin_of(&key, person.token, Attempt::generate());
         let store = &scene.store;
         let begun = store.call(begin, soon()).await.map(drop);
         let posted = StoreResult { key, token: person.token, fence: None, keep: None, result: text("x") };

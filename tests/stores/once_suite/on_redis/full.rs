@@ -124,17 +124,7 @@ async fn on_a_full_server_what_is_under_way_can_be_ended_in_each_way() {
     assert_eq!(broken.look().await.unwrap().place.earlier, 1);
     assert_eq!(person("done").result().await.result, long(LONG));
     // Nothing new is begun, and nothing was counted for it.
-    let begin = Begin {
-        key: LockKey::parse(b"new").unwrap(),
-        token: stores.token,
-        attempt: Attempt::generate(),
-        ttl: ttl(LONG_MS),
-        keep: Keep::DEFAULT,
-        note: Note::default(),
-        fingerprint: None,
-        may_take_over: true,
-        only_confirms: false,
-    };
+    let begin = begin_of(&LockKey::parse(b"new").unwrap(), stores.token, Attempt::generate());
     let begun = scene.store.call(begin, soon()).await;
     assert!(matches!(&begun, Err(StoreError::Unavailable(reason)) if reason.contains("OOM")), "{begun:?}");
     assert_eq!(person("new").look().await, None);

@@ -2,13 +2,19 @@
 
 use super::*;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn begins_and_results_are_on_enough_replicas_before_they_are_told() {
+/// A primary, its replica, and a store that waits for it.
+async fn with_a_replica() -> (RedisServer, RedisServer, AnyStore) {
     // Without the delay, a replica need not wait for others that might come.
     let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
     let replica = RedisServer::start().await;
     replica.follow(primary.port()).await;
     let scene = scene_on(&primary, &RedisSettings { replicas_ack: 1, ..settings() });
+    (primary, replica, scene)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn begins_and_results_are_on_enough_replicas_before_they_are_told() {
+    let (_primary, replica, scene) = with_a_replica().await;
     let (worker, other) = (Person::new(&scene, "k"), Person::new(&scene, "other"));
     let place = worker.grant().await;
     assert!(value(&replica, "k").await.starts_with('w'));
@@ -19,20 +25,9 @@ async fn begins_and_results_are_on_enough_replicas_before_they_are_told() {
     replica.stand_still().await;
     let briefly = || Instant::now() + Duration::from_secs(1);
     let (attempt, key) = (Attempt::generate(), LockKey::parse(b"new").unwrap());
-    let begin = |attempt| Begin {
-        key: key.clone(),
-        token: other.token,
-        attempt,
-        ttl: ttl(LONG_MS),
-        keep: Keep::DEFAULT,
-        note: Note::default(),
-        fingerprint: None,
-        may_take_over: true,
-        only_confirms: false,
-    };
     let store = &scene.store;
     for (attempt, expected) in [(attempt, true), (attempt, true), (Attempt::generate(), false)] {
-        match store.call(begin(attempt), briefly()).await.unwrap() {
+        match store.call(begin_of(&key, other.token, attempt), briefly()).await.unwrap() {
             Begun::NotReplicated { is_new, reason } => {
                 assert_eq!(is_new, expected);
                 assert!(reason.contains("0 replicas acknowledged the record in time"), "{reason}");
@@ -62,10 +57,7 @@ async fn begins_and_results_are_on_enough_replicas_before_they_are_told() {
 /// It would be lost with the primary, and the next client would do the work again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_is_on_enough_replicas_before_it_is_told_once_more() {
-    let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
-    let replica = RedisServer::start().await;
-    replica.follow(primary.port()).await;
-    let scene = scene_on(&primary, &RedisSettings { replicas_ack: 1, ..settings() });
+    let (_primary, replica, scene) = with_a_replica().await;
     // No script tells the long one.
     let long: &'static str = "long".repeat(2_000).leak();
     for (key, body) in [("short", "x"), ("long", long)] {
@@ -78,17 +70,7 @@ async fn a_result_is_on_enough_replicas_before_it_is_told_once_more() {
         let unsure = scene.store.call(post, briefly()).await.unwrap();
         assert!(matches!(unsure, Storing::NotReplicated(_)), "{unsure:?}");
         for token in [worker.token, LeaseToken::generate().record_hash()] {
-            let begin = Begin {
-                key: worker.key.clone(),
-                token,
-                attempt: Attempt::generate(),
-                ttl: ttl(LONG_MS),
-                keep: Keep::DEFAULT,
-                note: Note::default(),
-                fingerprint: None,
-                may_take_over: true,
-                only_confirms: false,
-            };
+            let begin = begin_of(&worker.key, token, Attempt::generate());
             match scene.store.call(begin, briefly()).await.unwrap() {
                 Begun::NotReplicated { is_new: false, reason } => {
                     assert!(reason.contains("0 replicas acknowledged the record in time"), "{reason}");
@@ -109,10 +91,7 @@ async fn a_result_is_on_enough_replicas_before_it_is_told_once_more() {
 /// Another program took its TTL, or a restore left it out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_without_an_end_is_kept_and_gets_one() {
-    let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
-    let replica = RedisServer::start().await;
-    replica.follow(primary.port()).await;
-    let scene = scene_on(&primary, &RedisSettings { replicas_ack: 1, ..settings() });
+    let (primary, _replica, scene) = with_a_replica().await;
     let worker = Person::new(&scene, "k");
     worker.grant().await;
     stored(worker.store("done").await);
