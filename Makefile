@@ -94,8 +94,7 @@ book: $(MDBOOK) ## Build the book, target/book/docs/introduction.html, and check
 	tests/book/build $(MDBOOK)
 
 openapi: ## Write openapi/openapi.json anew from the handlers
-	cargo run --quiet -- openapi > openapi/openapi.json.new
-	mv openapi/openapi.json.new openapi/openapi.json
+	WRITE_OPENAPI=1 cargo test --quiet --test api -- the_committed_document
 
 settings: ## Write docs/settings.md anew from the flags
 	cargo run --quiet -- settings > target/settings.md

@@ -1,16 +1,21 @@
-//! Puts Swagger UI into the program: its two files, as gzip, from the archive that a crate carries.
+//! Puts files into the program, compressed: the OpenAPI document, and Swagger UI's two from the archive that a crate carries.
 
-#[cfg(not(feature = "swagger"))]
-fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-}
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
 
-#[cfg(feature = "swagger")]
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+use miniz_oxide::deflate::compress_to_vec_zlib;
+
+const DOCUMENT: &str = "openapi/openapi.json";
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
-    let target = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
+    println!("cargo::rerun-if-changed={DOCUMENT}");
+    let target = PathBuf::from(std::env::var("OUT_DIR")?);
+    fs::write(target.join("openapi.json.zlib"), compress_to_vec_zlib(&fs::read(DOCUMENT)?, 9))?;
+    #[cfg(feature = "swagger")]
     for name in ["swagger-ui.css", "swagger-ui-bundle.js"] {
-        std::fs::write(target.join(format!("{name}.gz")), swagger::gzip_of(name)?)?;
+        fs::write(target.join(format!("{name}.gz")), swagger::gzip_of(name)?)?;
     }
     Ok(())
 }

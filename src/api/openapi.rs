@@ -36,14 +36,11 @@ pub(super) use operations::*;
 )]
 struct Base;
 
-/// The document before the handlers are added to it.
-pub(super) fn base() -> OpenApi {
-    Base::openapi()
-}
-
-/// Finishes the document: the second form of the address, open lists of values, the keys, and the headers that every answer
-/// carries.
-pub(super) fn complete(mut document: OpenApi) -> OpenApi {
+/// Makes the whole document of what the handlers say: with the second form of the address, open lists of values, the keys, and the
+/// headers that every answer carries.
+pub(super) fn complete(handlers: OpenApi) -> OpenApi {
+    let mut document = Base::openapi();
+    document.merge(handlers);
     for (path, query_form) in [("/locks/{key}", "/lock"), ("/once/{key}", "/once")] {
         add_query_form(&mut document, path, query_form);
     }
