@@ -212,11 +212,13 @@ impl<'a> Record<'a> {
 
     /// Whether such a request may have been done between these two moments.
     fn may_have(&self, start_us: u64, end_us: u64, is_it: impl Fn(&Operation) -> bool) -> bool {
-        self.operations.iter().any(|other| {
-            other.start_us <= end_us
-                && other.may_be_done_after(start_us)
-                && self.may_be_done(other)
-                && is_it(other)
+        self.between(start_us, end_us).any(is_it)
+    }
+
+    /// The requests that may have been done between these two moments.
+    fn between(&self, start_us: u64, end_us: u64) -> impl Iterator<Item = &Operation> {
+        self.operations.iter().copied().filter(move |other| {
+            other.start_us <= end_us && other.may_be_done_after(start_us) && self.may_be_done(other)
         })
     }
 

@@ -198,10 +198,22 @@ impl Record<'_> {
         let runs = before.lease_ends_us().is_some_and(|ends_us| after.end_us < ends_us);
         let gave_up =
             |other: &Operation| other.token == before.token && matches!(other.action, Action::GiveUp { .. });
-        // Its own, too: if its lease is over, that is a take-over, and one that nobody was told of is undone.
+        let between = || self.between(before.start_us, after.end_us);
+        let takes_over = |other: &Operation| other.is_begin() && !std::ptr::eq(other, before);
+        // Its own, too, if its lease is over.
         let is_undone = |other: &Operation| after.answer == Answer::NotBegun && other.work().is_none();
+        // A take-over that no client was told of is undone, and puts back the worker whose place it was. Of two, only the last is undone;
+        // and one that was given up puts nobody back.
+        let is_put_back = |other: &Operation| {
+            is_undone(other)
+                && other.is_calm()
+                && between().filter(|one| takes_over(one)).count() == 1
+                && !between().any(|one| matches!(one.action, Action::GiveUp { .. }))
+        };
         let begins = |other: &Operation| {
-            other.is_begin() && (said.is_some() || other.token != before.token || is_undone(other))
+            takes_over(other)
+                && (said.is_some() || other.token != before.token || is_undone(other))
+                && !is_put_back(other)
         };
         // A later number is that of another, or its own since.
         let breaks = |other: &Operation| match other.action {
