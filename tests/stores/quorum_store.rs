@@ -20,6 +20,7 @@ use kit::gateway::run;
 use kit::quorum::{Quorum, counts_soon, has_lock, shared, url_of};
 use kit::{Client, Gateway, PATIENCE, RedisServer, eventually, fresh_token};
 
+mod ids;
 mod members;
 mod refusals;
 mod silent;

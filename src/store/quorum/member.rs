@@ -142,6 +142,13 @@ impl Member {
         seen.clock = clock.or(seen.clock);
     }
 
+    /// Compares the id that it was seen to have with that of the quorum.
+    pub(super) fn recognize(&self, quorum: Option<&str>) {
+        if let Ok(status) = &mut self.seen.lock().status {
+            status.recognize(quorum);
+        }
+    }
+
     pub(super) fn clock(&self) -> Option<ServerClock> {
         self.seen.lock().clock
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use crate::clock::whole_ms;
-use crate::store::redis::health::quorum::{KnownList, RecordKind};
+use crate::store::redis::health::quorum::{KnownList, RecordKind, UNLIKE_IDS};
 use crate::store::redis::scripts::ScriptReply;
 
 /// What a server's record says, as far as this gateway is concerned.
@@ -28,6 +28,10 @@ pub(super) struct MemberStatus {
     /// The epoch of the list from which it has come to this one; 0 if it has come from none, or a version did that which did not say.
     pub(super) epoch_before: u64,
     pub(super) members: String,
+    /// The id of its quorum; empty if it has none yet.
+    quorum: String,
+    /// Whether that is this gateway's, as far as is known.
+    is_ours: bool,
     at: Instant,
     /// How much of its quarantine gateways have seen go by, in ms.
     served_ms: u64,
@@ -60,6 +64,7 @@ impl MemberStatus {
         let (first_at, first_served_ms) = before
             .filter(|before| before.kind == kind && before.run == run && before.since_ms == since_ms)
             .map_or((at, served_ms), |before| (before.first_at, before.first_served_ms));
+        let quorum = text(9)?;
         Some(Self {
             kind,
             run: run.to_owned(),
@@ -70,6 +75,8 @@ impl MemberStatus {
             is_settled: number(4)? == 1,
             epoch: number(5)?,
             members: text(6)?,
+            is_ours: quorum.is_empty(),
+            quorum,
             epoch_before: number(7)?,
             served_ms,
             at,
@@ -83,9 +90,23 @@ impl MemberStatus {
         reply.field::<String>(0)?.parse().ok()
     }
 
+    /// Compares its id with that of the gateway's quorum.
+    pub(super) fn recognize(&mut self, quorum: Option<&str>) {
+        self.is_ours = self.quorum.is_empty() || quorum == Some(self.quorum.as_str());
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.is_ours
+    }
+
+    /// Whether it has no id of a quorum yet.
+    pub(super) fn is_unnamed(&self) -> bool {
+        self.quorum.is_empty()
+    }
+
     /// Whether it counts.
     pub(super) fn counts(&self) -> bool {
-        self.kind == RecordKind::Current && !self.is_in_quarantine()
+        self.is_ours && self.kind == RecordKind::Current && !self.is_in_quarantine()
     }
 
     /// What it says of lists of servers.
@@ -97,6 +118,7 @@ impl MemberStatus {
             epoch_before: self.epoch_before,
             is_settled: self.is_settled,
             members: self.members.clone(),
+            quorum: self.quorum.clone(),
         }
     }
 
@@ -104,6 +126,9 @@ impl MemberStatus {
     pub(super) fn eligibility(&self) -> Result<(), String> {
         if self.counts() {
             return Ok(());
+        }
+        if !self.is_ours {
+            return Err(UNLIKE_IDS.to_owned());
         }
         let reason = match self.kind {
             RecordKind::Current => match self.quarantine_left(self.longest_ms) {
@@ -197,7 +222,8 @@ mod tests {
     fn seen(now_s: u64, since_s: u64, served_s: u64, before: Option<&MemberStatus>) -> MemberStatus {
         let text = |text: String| Value::BulkString(text.into_bytes());
         let fields = [now_s * 1_000_000, since_s * 1_000, LONGEST_MS, 0, 0, 1].map(|n| text(n.to_string()));
-        let last = ["a b c".to_owned(), "0".to_owned(), (served_s * 1_000).to_string()].map(text);
+        let last =
+            ["a b c".to_owned(), "0".to_owned(), (served_s * 1_000).to_string(), String::new()].map(text);
         let fields = [Value::Int(0)].into_iter().chain(fields).chain(last).collect();
         let reply = ScriptReply::from_redis_value(Value::Array(fields)).unwrap();
         MemberStatus::read(&reply, "run", before).unwrap()

@@ -51,6 +51,8 @@ enum Standing {
 pub(super) struct Membership {
     pub(super) members: Vec<Arc<Member>>,
     pub(super) list: ServerList,
+    /// The id of the quorum, as soon as most servers have said it. Another one may have the same list.
+    pub(super) quorum_id: Mutex<Option<String>>,
     /// How long a lease can last, the attempt that takes it included: by this gateway, or by any record that it has seen.
     pub(super) longest_ms: AtomicU64,
     /// Whether the operator accepts that servers evict locks.
@@ -85,6 +87,7 @@ impl Membership {
         let membership = Arc::new(Self {
             members,
             list,
+            quorum_id: Mutex::default(),
             longest_ms: AtomicU64::new(longest_ms),
             accepts_eviction,
             clock,
@@ -290,7 +293,8 @@ impl Membership {
         };
         let clock = MemberStatus::clock_us(&reply)
             .map(|shown_us| ServerClock::between(asked_at, shown_us, self.clock.boot()));
-        let read = MemberStatus::read(&reply, &link.incarnation, before.as_ref().ok());
+        let read = MemberStatus::read(&reply, &link.incarnation, before.as_ref().ok())
+            .map(|status| self.recognized(index, status));
         let status = match read {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
             Some(status) if self.is_of_another_quorum(&status) => {
@@ -313,6 +317,7 @@ impl Membership {
             Ok(_) | Err(_) => MemberState::Unusable,
         };
         member.see(status, clock, state);
+        self.recognize_all();
         Some(link.session)
     }
 

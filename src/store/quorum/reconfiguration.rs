@@ -13,7 +13,7 @@ use super::member_status::MemberStatus;
 use super::membership::Membership;
 use super::scripts;
 use crate::clock::whole_ms;
-use crate::store::redis::health::quorum::{RecordKind, is_in, learners};
+use crate::store::redis::health::quorum::{RecordKind, agreed, is_in, learners, only_id};
 
 /// How long a server is seen without its record before it goes into quarantine, where no quorum is known: at the first start
 /// another gateway may be about to write it.
@@ -24,7 +24,7 @@ type Statuses = [Result<MemberStatus, String>];
 
 /// What a server may become; `reconfigure.lua` says more of each.
 #[derive(Clone, Copy)]
-enum Change {
+enum Change<'a> {
     /// In quarantine.
     Join { was_born: bool },
     /// Part of a new quorum.
@@ -35,6 +35,8 @@ enum Change {
     Store { epoch_before: u64 },
     /// One that knows that most others know it, and accepts no number up to this one.
     Settle { high: u64 },
+    /// One that has the id of the quorum.
+    Name { id: &'a str },
 }
 
 impl Membership {
@@ -42,7 +44,9 @@ impl Membership {
     pub(super) async fn decide(&self) {
         let stale = || "the gateway has not looked at it for too long".to_owned();
         let fresh = |status: Result<MemberStatus, String>| {
-            status.and_then(|status| status.is_fresh().then_some(status).ok_or_else(stale))
+            status.and_then(|status| {
+                (status.is_fresh() && status.is_ours()).then_some(status).ok_or_else(stale)
+            })
         };
         let statuses: Vec<_> = self.members.iter().map(|member| fresh(member.status())).collect();
         let later = statuses.iter().flatten().filter(|status| status.kind == RecordKind::Later);
@@ -53,6 +57,7 @@ impl Membership {
         if self.standstill().is_some() || self.found(&statuses).await {
             return;
         }
+        self.name(&statuses).await;
         let hindrance = self.store_list(&statuses).await;
         *self.hindrance.lock() = hindrance;
         let counts = |index: &usize| statuses[*index].as_ref().is_ok_and(MemberStatus::counts);
@@ -109,12 +114,63 @@ impl Membership {
             .map_err(|reason| self.standstill().filter(|_| status.is_kept_out()).unwrap_or(reason))
     }
 
-    /// Whether a server is another quorum's by its list. If that came from ours by several changes, most of our servers have
-    /// learned the first of them, and do not count by ours.
+    /// Compares the id of a server that was just looked at with that of the quorum.
+    pub(super) fn recognized(&self, index: usize, mut seen: MemberStatus) -> MemberStatus {
+        let others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
+        let others = others.filter_map(|(_, member)| member.status().ok());
+        let presumed = self.presumed_id(&mut self.quorum_id.lock(), others.chain([seen.clone()]));
+        seen.recognize(presumed.as_deref());
+        seen
+    }
+
+    /// Compares those of all: what one server says is of weight for the others.
+    pub(super) fn recognize_all(&self) {
+        let mut quorum_id = self.quorum_id.lock();
+        let seen = self.members.iter().filter_map(|member| member.status().ok());
+        let presumed = self.presumed_id(&mut quorum_id, seen);
+        self.members.iter().for_each(|member| member.recognize(presumed.as_deref()));
+    }
+
+    /// The id of the quorum. It is `learned` as soon as most servers say it; until then it is the only one that was seen.
+    fn presumed_id(
+        &self,
+        learned: &mut Option<String>,
+        seen: impl Iterator<Item = MemberStatus>,
+    ) -> Option<String> {
+        if learned.is_none() {
+            let known: Vec<_> = seen.map(|status| status.known_list()).collect();
+            *learned = agreed(&known, self.quorum()).map(str::to_owned);
+            if learned.is_none() {
+                return only_id(&known).map(str::to_owned);
+            }
+        }
+        learned.clone()
+    }
+
+    /// Gives the quorum's id to those that count and have none. The first is made of the processes of all servers, so gateways that
+    /// start together make the same.
+    async fn name(&self, statuses: &Statuses) {
+        let all = statuses.iter().enumerate();
+        let counting = all.filter_map(|(index, status)| Some((index, status.as_ref().ok()?)));
+        let unnamed: Vec<_> = counting.filter(|(_, status)| status.counts() && status.is_unnamed()).collect();
+        let first = (unnamed.len() == self.members.len())
+            .then(|| unnamed.iter().map(|(_, status)| &status.run).min())
+            .flatten();
+        let known = self.quorum_id.lock().clone();
+        let Some(id) = known.as_ref().or(first) else { return };
+        for (index, status) in unnamed {
+            self.change(index, status, Change::Name { id }).await;
+        }
+    }
+
+    /// Whether a server is another quorum's by its id, or by its list. If that came from ours by several changes, most of our servers
+    /// have learned the first of them, and do not count by ours.
     pub(super) fn is_of_another_quorum(&self, status: &MemberStatus) -> bool {
-        matches!(status.kind, RecordKind::Later | RecordKind::Differs)
-            && !self.may_follow_ours(&status.members)
-            && self.most_count()
+        let has_its_id = !status.is_ours() && self.quorum_id.lock().is_some();
+        has_its_id
+            || matches!(status.kind, RecordKind::Later | RecordKind::Differs)
+                && !self.may_follow_ours(&status.members)
+                && self.most_count()
     }
 
     /// Whether one change makes such a list of ours: it keeps most servers.
@@ -266,21 +322,22 @@ impl Membership {
     }
 
     /// Changes what a server is, on the strength of what was `seen` of it; whether this gateway did it.
-    async fn change(&self, index: usize, seen: &MemberStatus, change: Change) -> bool {
+    async fn change(&self, index: usize, seen: &MemberStatus, change: Change<'_>) -> bool {
         let member = &self.members[index];
-        let (kind, number, epoch_before) = match change {
-            Change::Join { was_born } => ("join", u64::from(was_born), 0),
-            Change::Found => ("found", 0, 0),
-            Change::Restore { high } => ("restore", high, 0),
-            Change::Store { epoch_before } => ("store", 0, epoch_before),
-            Change::Settle { high } => ("settle", high, 0),
+        let (kind, given, epoch_before) = match change {
+            Change::Join { was_born } => ("join", u64::from(was_born).to_string(), 0),
+            Change::Found => ("found", String::new(), 0),
+            Change::Restore { high } => ("restore", high.to_string(), 0),
+            Change::Store { epoch_before } => ("store", String::new(), epoch_before),
+            Change::Settle { high } => ("settle", high.to_string(), 0),
+            Change::Name { id } => ("name", id.to_owned(), 0),
         };
         let args = [
             kind.to_owned(),
             self.list.epoch.to_string(),
             self.list.text.clone(),
             whole_ms(self.longest()).to_string(),
-            number.to_string(),
+            given,
             epoch_before.to_string(),
             seen.fresh_until_ms().to_string(),
             seen.since_ms.to_string(),

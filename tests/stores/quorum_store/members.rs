@@ -550,7 +550,7 @@ async fn a_new_list_that_names_a_server_of_another_quorum_is_refused_by_that_nam
         }
     }
     let next = gateway(&[a, b, d], "2").await;
-    let why = format!("{} knows another list of epoch 1 (", name(d));
+    let why = format!("{}: it belongs to another quorum", name(d));
     eventually("it is named", async || why_not_ready(&next).await.is_some_and(|said| said.contains(&why)))
         .await;
     assert_eq!((epoch(a).await, epoch(b).await, epoch(d).await), (Some(1), Some(1), Some(1)));

@@ -4,7 +4,8 @@
 --                               ARGV[2] epoch of the list   ARGV[4] ms that a lease can last, the attempt included
 --                                                           ARGV[5] 1 if what the server evicts is to be ignored
 --
--- Returns { standing, now, since, longest, born, settled, epoch, members, before, served }, times in µs and ms by the server's clock:
+-- Returns { standing, now, since, longest, born, settled, epoch, members, before, served, quorum }, times in µs and ms by the server's
+-- clock:
 --   0 it is part of the quorum, or in quarantine since then · 1 it has no record · 2 its record is of another run, and what
 --   it holds may be of any time: that it was written to a disk before is no proof of being all that was accepted; or it has evicted keys
 --   3 it knows a later list · 4 it knows another list of this epoch · 5 it knows an earlier list
@@ -18,13 +19,13 @@ local function whole(number) return string.format('%.0f', number) end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local fields = redis.call('HMGET', KEYS[1], 'run', 'epoch', 'members', 'since', 'longest', 'born', 'settled', 'before',
-  'served', 'evicted')
-local run, epoch, members, since, longest, born, settled, before, served, evicted = unpack(fields, 1, 10)
+  'served', 'evicted', 'quorum')
+local run, epoch, members, since, longest, born, settled, before, served, evicted, quorum = unpack(fields, 1, 11)
 
 local function answer(standing)
   local told = { standing, whole(now_us), since or '0', longest or '0', born and 1 or 0, settled or '0', epoch or '0' }
   local of, came_from = string.match(before or '', '^(%d+) (%d+)$')
-  told[8], told[9], told[10] = members or '', of == epoch and came_from or '0', served or '0'
+  told[8], told[9], told[10], told[11] = members or '', of == epoch and came_from or '0', served or '0', quorum or ''
   return told
 end
 

@@ -16,6 +16,7 @@
 --   epoch, members        what the gateway must know
 --   since                 ms at which the quarantine began, 0 for none
 --   served                `<since> <ms> <ms>`: how much of that quarantine gateways have seen go by, and when they looked last
+--   quorum                the id of the quorum, once gateways have given it one. A version that does not know the field leaves it as it is
 --   longest               ms that a lease can last, the attempt that takes it included
 --   floor, b<bucket>      the largest number that was accepted, in any bucket at least and in this one
 --   born                  there if the server was ever part of the quorum

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] the server's record   ARGV[1] run                  ARGV[5] ms that a lease can last, the attempt included
 --                               ARGV[2] kind of the change   ARGV[6] the largest number that others accepted; on joining,
---                                                            1 if the server was ever part of a quorum
+--                                                            1 if the server was ever part of a quorum; the id to give
 --                               ARGV[3] epoch of the list    ARGV[7] the epoch of the list before
 --                               ARGV[4] list of servers      ARGV[8] until when to do it, ms by the server's clock
 --                                                            ARGV[9] when the quarantine began, 0 for none
@@ -12,6 +12,7 @@
 --   restore  the end of the quarantine: the server takes no number that may have been given before
 --   store    a server that was in the list before learns the new one
 --   settle   most of those have
+--   name     it gets the id of the quorum, which never changes
 --
 -- Returns { 1 } if that was done, else { 0 }.
 
@@ -55,6 +56,7 @@ if KIND == 'store' then
 end
 -- A quarantine is named by its beginning: what is said of one must not end a later one.
 if epoch ~= EPOCH or since ~= ARGV[9] then return { 0 } end
+if KIND == 'name' then return { since == '0' and redis.call('HSETNX', RECORD, 'quorum', ARGV[6]) or 0 } end
 if KIND == 'settle' then
   if since ~= '0' then return { 0 } end
   return write('settled', '1', 'floor', whole(math.max(floor, tonumber(ARGV[6]))))

@@ -1,5 +1,6 @@
 //! What there is to say of a quorum as a whole, for operators.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,10 @@ use crate::store::redis::settings::Risk;
 /// for as long as results are kept.
 pub(crate) const KEEPS_NO_RECORDS: &str =
     "a quorum keeps no records: use one Redis, Sentinel, a Cluster or a file for them";
+
+/// What a server is told to be that has the id of a quorum, where it is not known whose quorum that is.
+pub(crate) const UNLIKE_IDS: &str =
+    "it has the id of a quorum that most of these servers have not: some of them belong to another quorum";
 
 /// How far the clocks of the servers may be apart before that is worth a word: numbers may be so far ahead of a clock, and
 /// no further.
@@ -72,12 +77,37 @@ pub(crate) struct KnownList {
     /// Whether most servers of the list before have learned this one.
     pub(crate) is_settled: bool,
     pub(crate) members: String,
+    /// The id of its quorum; empty if it has none yet.
+    pub(crate) quorum: String,
 }
 
 impl KnownList {
     fn is(&self, kind: RecordKind) -> bool {
         self.kind == kind && !self.is_in_quarantine
     }
+}
+
+/// The id of the quorum whose servers these are: the only one that enough of them may have. Those that count and have none may get any.
+pub(crate) fn agreed(servers: &[KnownList], needed: usize) -> Option<&str> {
+    let has_none = |known: &&KnownList| known.quorum.is_empty() && known.is(RecordKind::Current);
+    let open = servers.iter().filter(has_none).count();
+    let votes = |id: &str| servers.iter().filter(|known| known.quorum == id).count();
+    one(ids(servers).filter(|id| votes(id) + open >= needed))
+}
+
+/// The id that all servers have which have any.
+pub(crate) fn only_id(servers: &[KnownList]) -> Option<&str> {
+    one(ids(servers))
+}
+
+fn ids(servers: &[KnownList]) -> impl Iterator<Item = &str> {
+    let ids = servers.iter().map(|known| known.quorum.as_str()).filter(|id| !id.is_empty());
+    ids.collect::<BTreeSet<_>>().into_iter()
+}
+
+/// The item, if there is one alone.
+fn one<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
+    items.next().filter(|_| items.next().is_none())
 }
 
 /// Whether a server is in such a list.
@@ -162,10 +192,12 @@ pub(crate) async fn membership(
 ) -> RedisResult<PartOfQuorum> {
     type Text = Option<String>;
     type Number = Option<u64>;
-    type Record = (Text, Number, Number, Number, Text, Text, Text, Text, Number);
+    type Record = (Text, Number, Number, Number, Text, Text, Text, Text, Number, Text);
     let record = redis::cmd("HMGET")
         .arg(preflight.keys().record())
-        .arg(&["run", "epoch", "since", "longest", "members", "served", "before", "settled", "evicted"])
+        .arg(&[
+            "run", "epoch", "since", "longest", "members", "served", "before", "settled", "evicted", "quorum",
+        ])
         .query_async::<Record>(connection)
         .await?;
     let (
@@ -178,6 +210,7 @@ pub(crate) async fn membership(
         before,
         settled,
         evicted,
+        quorum,
     ) = record
     else {
         return Ok(PartOfQuorum { text: "not part of one yet".to_owned(), list: KnownList::default() });
@@ -232,6 +265,7 @@ pub(crate) async fn membership(
         epoch_before: before.unwrap_or_default(),
         is_settled: settled.as_deref() == Some("1"),
         members,
+        quorum: quorum.unwrap_or_default(),
     };
     Ok(PartOfQuorum { text, list })
 }
@@ -303,10 +337,14 @@ fn standing(members: &[QuorumServer], names: &[String], list: &ServerList) -> (u
     let learns = |server: &String| learners.iter().any(|index| names[*index] == *server);
     let new = members.iter().filter(|member| member.membership.list.is(RecordKind::Empty)).count();
     let is_beginning = new == names.len() && list.epoch == 1;
+    let all: Vec<_> = members.iter().map(|member| member.membership.list.clone()).collect();
+    let ours = agreed(&all, names.len() / 2 + 1).or_else(|| only_id(&all));
     let mut troubles = Vec::new();
     for QuorumServer { server, membership, unready, .. } in members {
         let known = &membership.list;
-        if known.is(RecordKind::Current)
+        if !known.quorum.is_empty() && Some(known.quorum.as_str()) != ours {
+            troubles.push(format!("{server}: {UNLIKE_IDS}"));
+        } else if known.is(RecordKind::Current)
             || known.is(RecordKind::Empty) && is_beginning
             || known.is(RecordKind::Earlier) && learns(server)
         {
