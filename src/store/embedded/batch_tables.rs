@@ -45,27 +45,26 @@ impl<'t> BatchTables<'t> {
         before: Option<&Record>,
         after: Option<&Record>,
     ) -> Result<(), TableError> {
-        let now = self.now;
         match (id, after) {
             (RecordId::Lock(key), Some(Record::Lock(lock))) => {
-                self.locks.insert(key.as_str(), lock_row(lock, now))?;
-                self.write_terms(key.as_str(), before, terms_row(lock, now))
+                self.locks.insert(key.as_str(), lock_row(lock))?;
+                self.write_terms(key.as_str(), before, terms_row(lock))
             }
             (RecordId::Lock(key), _) => {
                 self.locks.remove(key.as_str())?;
                 self.write_terms(key.as_str(), before, None)
             }
             (RecordId::Slot(key, id), Some(Record::Lock(lock @ HeldLock { slot: Some(slot), .. }))) => {
-                self.slots.insert((key.as_str(), id), slot_row(lock, *slot, now))
+                self.slots.insert((key.as_str(), id), slot_row(lock, *slot))
             }
             (RecordId::Slot(key, id), _) => self.slots.remove((key.as_str(), id)),
             (RecordId::Mark(key, token), Some(Record::Mark(mark))) => {
                 let (answer, attempts) = verdict_row(&mark.verdict);
-                self.marks.insert((key.as_str(), token), (answer, &attempts, life_row(mark.life, now)))
+                self.marks.insert((key.as_str(), token), (answer, &attempts, life_row(mark.life)))
             }
             (RecordId::Mark(key, token), _) => self.marks.remove((key.as_str(), token)),
             (RecordId::Work(key), Some(Record::Work(work))) => {
-                self.works.insert(key.as_str(), work_row(work, now))?;
+                self.works.insert(key.as_str(), work_row(work, self.now))?;
                 self.write_former(key.as_str(), before, work.former.as_deref())?;
                 self.write_body(key.as_str(), before, after)
             }
@@ -86,9 +85,7 @@ impl<'t> BatchTables<'t> {
     ) -> Result<(), TableError> {
         match (before, row) {
             (_, Some(row)) => self.terms.insert(key, row),
-            (Some(Record::Lock(before)), None) if terms_row(before, self.now).is_some() => {
-                self.terms.remove(key)
-            }
+            (Some(Record::Lock(before)), None) if terms_row(before).is_some() => self.terms.remove(key),
             _ => Ok(()),
         }
     }

@@ -21,7 +21,7 @@ pub(super) struct Life {
     pub(super) end: Duration,
     /// The length that it was last given: what a clock that cannot be trusted may at most leave of it.
     pub(super) longest_ms: u64,
-    /// Its latest end by a wall clock before this start, in nanoseconds since the Unix epoch; long ago where it has begun since.
+    /// Its latest end by a wall clock, in nanoseconds since the Unix epoch, as its row has it; long ago where it has no row yet.
     pub(super) told_ns: u64,
 }
 
@@ -41,6 +41,11 @@ impl Life {
         let given = Self::starting(now, length);
         let told_ns = self.told_ns.saturating_add(nanoseconds(given.end));
         Self { told_ns: told_ns.saturating_sub(nanoseconds(self.end)), ..given }
+    }
+
+    /// Notes its end by a wall clock that would have said so much at boot. A later one that it was told before stays.
+    pub(super) fn tell(&mut self, wall_at_boot: Duration) {
+        self.told_ns = self.told_ns.max(nanoseconds(wall_at_boot + self.end));
     }
 
     /// What is left in whole milliseconds; 0 means that it is over.
@@ -112,9 +117,8 @@ pub(super) fn warn_if_ahead(last: u64, wall: Duration) {
 }
 
 /// The row of a life.
-pub(super) fn life_row(life: Life, now: Moment) -> LifeRow {
-    let wall_end = now.wall + life.end.saturating_sub(now.boot);
-    (life.longest_ms, nanoseconds(life.end), nanoseconds(wall_end).max(life.told_ns))
+pub(super) fn life_row(life: Life) -> LifeRow {
+    (life.longest_ms, nanoseconds(life.end), life.told_ns)
 }
 
 /// The life in a row, as it goes on from `now`.
@@ -122,9 +126,9 @@ pub(super) fn life_row(life: Life, now: Moment) -> LifeRow {
 /// Within one boot the clock that counts since boot is exact. Over a reboot only the wall clock bridges the gap, and
 /// people may have set it. So after a reboot a life lasts at most the length that it was last given.
 ///
-/// If the wall clock was set between the row and the last batch, the end has two times by it, and a third where it was wrong at an
-/// earlier boot. Which was right is not known, so the latest one counts, and stays in the row: a lock that stays for too long is better
-/// than one that is granted twice.
+/// If the wall clock was set since the life began, or was wrong at an earlier boot, the end has several times by it: the row has the
+/// latest of those by which it was written, and the last batch says another. Which was right is not known, so the latest one counts,
+/// and stays in the row: a lock that stays for too long is better than one that is granted twice.
 pub(super) fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, written_in: WrittenIn) -> Life {
     let (boot_end, wall_end) = (Duration::from_nanos(boot_ns), Duration::from_nanos(wall_ns));
     let (rest, told) = match written_in {
@@ -157,7 +161,12 @@ mod tests {
     /// A life of 60 s that began at second 100 after boot and 1,000,000 on the wall.
     fn row() -> LifeRow {
         let began = moment(100, 1_000_000);
-        life_row(Life::starting(began.boot, Duration::from_secs(60)), began)
+        written(Life::starting(began.boot, Duration::from_secs(60)), began)
+    }
+
+    fn written(mut life: Life, now: Moment) -> LifeRow {
+        life.tell(now.wall_at_boot());
+        life_row(life)
     }
 
     #[test]
@@ -192,10 +201,10 @@ mod tests {
         let mut now = moment(5, 1_000_001);
         now.wall -= HOUR;
         let renewed = restored(row(), now, REBOOTED).extended(now.boot, 2 * HOUR);
-        let life = restored(life_row(renewed, now), moment(5, 1_000_002), REBOOTED);
+        let life = restored(written(renewed, now), moment(5, 1_000_002), REBOOTED);
         assert_eq!(life.left_ms(Duration::from_secs(5)), 7_198_000);
         let shorter = restored(row(), now, REBOOTED).extended(now.boot, Duration::from_secs(61));
-        let life = restored(life_row(shorter, now), moment(5, 1_000_002), REBOOTED);
+        let life = restored(written(shorter, now), moment(5, 1_000_002), REBOOTED);
         assert_eq!(life.left_ms(Duration::from_secs(5)), 59_000);
     }
 

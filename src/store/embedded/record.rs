@@ -113,6 +113,22 @@ impl Record {
         }
     }
 
+    /// Notes its ends by a wall clock that would have said so much at boot.
+    pub(super) fn tell(&mut self, wall_at_boot: Duration) {
+        let lives = match self {
+            Self::Lock(HeldLock { life, max_hold, min_hold, .. }) => {
+                [Some(life), max_hold.as_mut(), min_hold.as_mut()]
+            }
+            Self::Mark(mark) => [Some(&mut mark.life), None, None],
+            // What was before a take-over was told when it was a record.
+            Self::Work(work) => {
+                let Work { lease, life, .. } = &mut **work;
+                [Some(lease), Some(life), None]
+            }
+        };
+        lives.into_iter().flatten().for_each(|life| life.tell(wall_at_boot));
+    }
+
     /// The number of the grant that it is of, if it is of one.
     pub(super) fn fence(&self) -> Option<FencingToken> {
         match self {

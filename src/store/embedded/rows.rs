@@ -27,25 +27,25 @@ pub(super) const SLOTS: TableDefinition<(&str, &[u8; 32]), SlotRow<'static>> = T
 pub(super) const MARKS: TableDefinition<(&str, &[u8; 32]), MarkRow<'static>> = TableDefinition::new("marks");
 
 /// The row of a lock.
-pub(super) fn lock_row(lock: &HeldLock, now: Moment) -> LockRow<'_> {
+pub(super) fn lock_row(lock: &HeldLock) -> LockRow<'_> {
     (
         lock.token.as_bytes(),
         lock.attempt.as_ref().map(Attempt::as_bytes),
         lock.fence.get(),
         lock.note.stored(),
-        life_row(lock.life, now),
+        life_row(lock.life),
     )
 }
 
 /// The row of a lock's terms, if it has some.
-pub(super) fn terms_row(lock: &HeldLock, now: Moment) -> Option<TermsRow> {
-    let row = |life: Option<Life>| life.map_or_else(Default::default, |life| life_row(life, now));
+pub(super) fn terms_row(lock: &HeldLock) -> Option<TermsRow> {
+    let row = |life: Option<Life>| life.map(life_row).unwrap_or_default();
     (lock.max_hold.is_some() || lock.min_hold.is_some()).then(|| (row(lock.max_hold), row(lock.min_hold)))
 }
 
 /// The row of a slot.
-pub(super) fn slot_row(lock: &HeldLock, slot: Slot, now: Moment) -> SlotRow<'_> {
-    (slot.number, slot.slots.get(), lock_row(lock, now), terms_row(lock, now).unwrap_or_default())
+pub(super) fn slot_row(lock: &HeldLock, slot: Slot) -> SlotRow<'_> {
+    (slot.number, slot.slots.get(), lock_row(lock), terms_row(lock).unwrap_or_default())
 }
 
 /// The first two columns of the row of a mark: the final answer, and the voided attempts or the answer's number.

@@ -3,13 +3,12 @@
 //! Every step is given `now`, the time since boot. It notes the records that it touched and what they were before. So a
 //! batch of steps can be written to the file at once, or be undone if that fails.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::whole_ms;
 use crate::lock::{
-    Attempt, Broken, Ended, FencingToken, Inspected, LockKey, ReleaseEffect, Released, Renewed, RolledBack,
-    TokenHash,
+    Broken, Ended, FencingToken, Inspected, LockKey, ReleaseEffect, Released, Renewed, RolledBack,
 };
 use crate::store::wait_queue::WaitQueues;
 use crate::store::{
@@ -18,12 +17,13 @@ use crate::store::{
 };
 
 use super::EmbeddedSettings;
-use super::life::Life;
-use super::record::{HeldLock, Mark, Record, RecordId, Verdict};
+use super::life::Moment;
+use super::record::{HeldLock, Record, RecordId, Verdict};
 
 mod acquiring;
 mod holders;
 mod listing;
+mod marks;
 mod once;
 mod pool;
 mod records;
@@ -279,6 +279,13 @@ impl Table {
         std::mem::take(&mut self.changes)
     }
 
+    /// Notes the ends of what changed by the wall clock of now.
+    pub(super) fn tell(&mut self, changes: &[Change], now: Moment) {
+        for change in changes {
+            self.records.tell(&change.id, now.wall_at_boot());
+        }
+    }
+
     /// Counts every record as changed, though none is another than before: their rows have to be written anew.
     pub(super) fn touch_all(&mut self) {
         let records = self.records.all();
@@ -348,29 +355,6 @@ impl Table {
         }
         if let Some(left) = left {
             self.put_lock(key, left);
-        }
-    }
-
-    /// Voids an attempt, so that a copy of it that arrives later takes nothing.
-    fn void(&mut self, key: &LockKey, token: &TokenHash, attempt: Attempt, now: Duration) {
-        let verdict = match self.verdict(key, token, now) {
-            // A token that was released is refused as a whole, and so for as long as the attempt would be.
-            Some(verdict) => verdict.clone(),
-            None => Verdict::Voided(VecDeque::new()),
-        };
-        self.put_mark(key, token, verdict.voiding(attempt), now);
-    }
-
-    fn put_mark(&mut self, key: &LockKey, token: &TokenHash, verdict: Verdict, now: Duration) {
-        let mark = Mark { verdict, life: Life::starting(now, self.settings.mark_ttl) };
-        self.put(RecordId::mark(key, token), Some(Record::Mark(mark)));
-    }
-
-    /// What the mark of a token says, if there is one.
-    fn verdict(&self, key: &LockKey, token: &TokenHash, now: Duration) -> Option<&Verdict> {
-        match self.records.get(&RecordId::mark(key, token)) {
-            Some(Record::Mark(mark)) if !mark.life.is_over(now) => Some(&mark.verdict),
-            _ => None,
         }
     }
 

@@ -54,8 +54,8 @@ pub(super) fn work_row(work: &Work, now: Moment) -> WorkRow<'_> {
     (
         (work.token.as_bytes(), attempt, work.fence.get(), work.note.stored()),
         (work.earlier, earlier_fence, fingerprint, whole_ms(work.keep.as_duration())),
-        life_row(work.lease, now),
-        life_row(work.life, now),
+        life_row(work.lease),
+        life_row(work.life),
         result,
     )
 }

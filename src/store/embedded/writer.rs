@@ -93,6 +93,7 @@ impl State {
     /// Writes what changed, or undoes it. Written even if nothing did, when opening: that shows that the file can be written.
     pub(super) fn save(&mut self, now: Moment) -> Result<(), StoreError> {
         let changes = self.table.take_changes();
+        self.table.tell(&changes, now);
         let written = self.write(&changes, now);
         if let Err(error) = &written {
             // The writer answers only what is certainly on disk. After a failure redb refuses to go on.

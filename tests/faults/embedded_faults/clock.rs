@@ -175,13 +175,17 @@ impl Caller {
     }
 
     async fn acquire(&self, machine: &Machine, ttl_ms: u64) -> Acquired<Refusal> {
+        self.acquire_on(machine, ttl_ms, Terms::default()).await
+    }
+
+    async fn acquire_on(&self, machine: &Machine, ttl_ms: u64, terms: Terms) -> Acquired<Refusal> {
         let request = LockRequest {
             key: self.key.clone(),
             token: self.token,
             attempt: Attempt::generate(),
             ttl: ttl(ttl_ms),
             note: Default::default(),
-            terms: Terms::default(),
+            terms,
         };
         machine.store().call(Try(request.clone()), soon()).await.unwrap()
     }

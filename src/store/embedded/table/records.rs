@@ -57,6 +57,14 @@ impl Records {
         self.parts[self.part(id)].get(id).map(|record| &**record)
     }
 
+    /// Notes the ends of a record by a wall clock that would have said so much at boot.
+    pub(super) fn tell(&mut self, id: &RecordId, wall_at_boot: Duration) {
+        let part = self.part(id);
+        if let Some(record) = self.parts[part].get_mut(id) {
+            record.tell(wall_at_boot);
+        }
+    }
+
     /// All of them, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = (&RecordId, &Box<Record>)> {
         self.parts.iter().flatten()

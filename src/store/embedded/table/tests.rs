@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::*;
-use crate::lock::{Acquired, Lease, LeaseToken, Reach, Refusal, Slots, Terms, Ttl};
+use crate::lock::{Acquired, Attempt, Lease, LeaseToken, Reach, Refusal, Slots, Terms, TokenHash, Ttl};
 use crate::store::{LockRequest, Renewer, Try};
 
 mod once;

@@ -133,6 +133,23 @@ async fn a_wall_clock_that_was_set_right_before_a_reboot_ends_no_lease_of_a_work
     }
 }
 
+/// It is right again after the reboot.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_worker_asks_for_while_the_clock_is_set_back_ends_no_lease_early_after_a_reboot() {
+    for slow in [HOUR, 10 * DAY] {
+        let mut machine = Machine::new();
+        let working = Worker::new();
+        working.grant(&machine, 10 * MINUTE_MS).await;
+        machine.pass(MINUTE);
+        machine.set(Set::Back(slow));
+        let again = working.begin(&machine, MINUTE_MS).await;
+        assert!(matches!(again, Begun::Continued(_)), "{again:?}");
+        machine.reboot(MINUTE, Set::Forward(slow)).await;
+        let expected = (WorkState::Working, 8 * MINUTE_MS, 8 * MINUTE_MS + WEEK_MS);
+        assert_eq!(working.state(&machine).await, Some(expected), "{slow:?}");
+    }
+}
+
 /// The clock of one boot is slow.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_boot_with_a_slow_clock_ends_no_result_early_and_changes_no_time_at_which_it_was_stored() {
