@@ -78,7 +78,7 @@ pub(super) struct ProblemBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, value_type = u64, required = false)]
     pub(super) position: Option<u64>,
-    /// With `right-missing`: the right that the API key lacks, or lacks for this lock: `acquire`, `inspect`, `list` or `admin`.
+    /// With `right-missing`: the right that the API key lacks, or lacks for this lock or record: `acquire`, `inspect`, `list`, `admin` or `once`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     pub(super) right: Option<&'static str>,

@@ -162,6 +162,14 @@ fn every_problem_type_is_in_the_schema_and_documented_somewhere() {
 }
 
 #[test]
+fn the_document_names_each_right_that_may_be_missing() {
+    let about = &DOCUMENT["components"]["schemas"]["Problem"]["properties"]["right"]["description"];
+    for right in fencepost::access::Right::ALL {
+        assert!(about.as_str().unwrap().contains(&format!("`{}`", right.name())), "{about}");
+    }
+}
+
+#[test]
 fn the_document_says_who_made_it_and_under_which_license() {
     assert!(DOCUMENT["info"]["contact"]["name"].is_string());
     assert_eq!(DOCUMENT["info"]["license"]["identifier"], env!("CARGO_PKG_LICENSE"));
