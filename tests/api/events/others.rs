@@ -298,3 +298,19 @@ async fn streams_end_when_the_channels_are_forbidden_and_may_begin_when_they_are
     take_and_release(&client, "k").await;
     stream.until("released").await;
 }
+
+/// Those that are open hear of it when Redis is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_redis_is_away_a_stream_begins_only_where_another_one_is_open() {
+    let mut redis = RedisServer::start().await;
+    let (here, there) = (Gateway::on_redis(&redis, &[]).await, Gateway::on_redis(&redis, &[]).await);
+    let [here, there] = [&here, &there].map(|gateway| Client::new(gateway.address));
+    let _first = Stream::open(&here, "key=k").await;
+    redis.kill();
+    eventually("it is noticed", async || here.get("/readyz").send().await.status == 503).await;
+    there.get("/events?key=k").send().await.expect_problem(503, "store-unavailable");
+    let mut second = Stream::open(&here, "key=k").await;
+    redis.start_again().await;
+    second.until("resync").await;
+    Stream::open(&there, "key=k").await;
+}
