@@ -87,9 +87,22 @@ fn a_key_goes_to_the_gateway_that_the_variable_names() {
     let has_key: Vec<_> = calls.filter(|(_, line)| line.contains(" -K ")).collect();
     assert!(has_key.len() > 10, "{has_key:#?}");
     for (place, line) in has_key {
-        let elsewhere = line.replace("${FENCEPOST_URL:-http://127.0.0.1:8080}", "");
+        let elsewhere = line.replace("${FENCEPOST_URL-http://127.0.0.1:8080}", "");
         assert!(!elsewhere.contains("://"), "{place}: {line}");
     }
+}
+
+/// A value that was forgotten makes it empty. Each machine may have a gateway of its own, and all of them would do the work.
+#[test]
+fn an_empty_address_is_never_taken_for_that_of_the_own_machine() {
+    let mut asking = 0;
+    for snippet in snippets().iter().filter(|snippet| snippet.code.contains("FENCEPOST_URL")) {
+        asking += usize::from(snippet.code.contains("${FENCEPOST_URL-http"));
+        for form in ["FENCEPOST_URL:-", "if ($env:FENCEPOST_URL)"] {
+            assert!(!snippet.code.contains(form), "{}: {form}", snippet.place());
+        }
+    }
+    assert!(asking > 10, "{asking}");
 }
 
 /// A test that asks for a file by its name gets the one that the reader saves.

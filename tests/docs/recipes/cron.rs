@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use super::{Scene, on_each_gateway};
-use crate::pages::{DOCUMENTED_ADDRESS, Said, file, pages};
+use crate::pages::{Said, file, pages};
 use kit::{eventually, signal};
 
 on_each_gateway!(
@@ -15,6 +15,9 @@ on_each_gateway!(
     a_job_of_cron_whose_run_is_killed_goes_on_and_its_lock_ends,
     of_several_machines_with_the_timer_one_does_the_work,
 );
+
+/// What the pages call the gateway that all machines reach.
+pub const ONE_GATEWAY: &str = "https://locks.example:8443";
 
 /// What cron is told: variables, and the command of the one job.
 pub type Crontab = (Vec<(String, String)>, String);
@@ -52,8 +55,8 @@ pub fn read_crontab(scene: &Scene, name: &str) -> Crontab {
             }
         }
     }
-    assert_eq!(variables, [("FENCEPOST_URL".to_owned(), format!("http://{DOCUMENTED_ADDRESS}"))]);
-    // The page says what is added where keys and TLS are in use.
+    // Not that of the machine itself: as it stands on the page, the line starts nothing there.
+    assert_eq!(variables[0], ("FENCEPOST_URL".to_owned(), ONE_GATEWAY.to_owned()));
     let in_use = scene.variables().iter().filter(|(name, _)| *name != "SSL_CERT_FILE");
     let variables = in_use.map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     let [job] = jobs.try_into().unwrap();
@@ -168,29 +171,36 @@ async fn a_job_of_cron_whose_run_is_killed_goes_on_and_its_lock_ends(scene: Scen
     Scene::end(shell).await.expect(137, "");
 }
 
-async fn of_several_machines_with_the_timer_one_does_the_work(scene: Scene) {
-    scene.program("bin/report", "#!/bin/sh\necho \"reported ${FENCING_TOKEN:+with its token}\" >>notes\n");
+/// Units of a page, which systemd takes, with the programs in the scene's directory.
+pub async fn good_units(scene: &Scene, units: &[&str]) {
     let bin = format!("{}/", scene.shell.path("bin").display());
-    let units = ["nightly-report.service", "nightly-report.timer"];
     for name in units {
         scene.write(name, &file(name).replace("/usr/local/bin/", &bin));
     }
-    let verify = scene.command("systemd-analyze", &["verify", "--man=no", units[0], units[1]]);
+    let verify = scene.command("systemd-analyze", &[&["verify", "--man=no"], units].concat());
     let said = Scene::say(verify).await;
     let complains = said.text.lines().any(|line| units.iter().any(|unit| line.contains(unit)));
     assert!(said.code == Some(0) && !complains, "{said:?}");
+}
 
+/// The first value of this name in a unit.
+pub fn value_of(unit: &str, name: &str) -> String {
+    let line = unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    line.unwrap_or_else(|| panic!("no {name}")).to_owned()
+}
+
+async fn of_several_machines_with_the_timer_one_does_the_work(scene: Scene) {
+    scene.program("bin/report", "#!/bin/sh\necho \"reported ${FENCING_TOKEN:+with its token}\" >>notes\n");
+    let units = ["nightly-report.service", "nightly-report.timer"];
+    good_units(&scene, &units).await;
     let service = scene.read(units[0]);
-    let value = |name: &str| {
-        let line = service.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        line.unwrap_or_else(|| panic!("no {name}")).to_owned()
-    };
+    let value = |name: &str| value_of(&service, name);
     // `fencepost run` passes a signal on. A timer that starts late takes of the time that --min-hold leaves.
     assert_eq!(value("KillMode"), "mixed");
     assert!(scene.read(units[1]).contains("\nAccuracySec=1s\n"));
     let words = value("ExecStart");
     let words: Vec<_> = words.split(' ').collect();
-    assert_eq!(value("Environment"), format!("FENCEPOST_URL=http://{DOCUMENTED_ADDRESS}"));
+    assert_eq!(value("Environment"), format!("FENCEPOST_URL={ONE_GATEWAY}"));
     let machines = (0..3).map(async |_| {
         let said: Said = Scene::say(scene.command(words[0], &words[1..])).await;
         said.expect(0, "");

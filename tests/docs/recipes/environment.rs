@@ -60,3 +60,19 @@ async fn an_address_may_end_with_a_slash() {
         Scene::say(command).await.expect(0, "");
     }
 }
+
+/// A value that was forgotten makes it empty. On each machine, a gateway may listen at the default address.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_address_starts_no_script() {
+    let scene = Scene::without_keys().await;
+    for (script, words, said) in [
+        ("hold", &["deploy", "touch", "wrong"][..], "deploy: no lock: no answer: look at FENCEPOST_URL"),
+        ("in-turn", &["deploy", "touch", "wrong"], "deploy: no lock: HTTP 000: look at FENCEPOST_URL"),
+        ("try-lock", &["deploy", "5s"], "deploy: cannot ask: look at FENCEPOST_URL"),
+    ] {
+        let mut command = scene.script(script, words);
+        command.env("FENCEPOST_URL", "");
+        Scene::say(command).await.expect(2, said);
+        assert!(!scene.shell.path("wrong").exists());
+    }
+}
