@@ -258,9 +258,9 @@ fn arguments_of_those_in(place: &Path) -> Vec<String> {
     all.map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " ")).collect()
 }
 
-/// Whether a lease token or an API key is in it: tokens are made of UUIDs, or of 32 digits.
+/// Whether a lease token or an API key is in it: tokens are made of UUIDs, or of 32 digits. The hash in a record's name has 64.
 fn shows_a_secret(arguments: &str) -> bool {
-    let is_token = |word: &str| word.chars().filter(char::is_ascii_hexdigit).count() >= 32;
+    let is_token = |word: &str| (32..64).contains(&word.chars().filter(char::is_ascii_hexdigit).count());
     let mut words = arguments.split(|c: char| !c.is_ascii_hexdigit() && c != '-');
     arguments.to_lowercase().contains("lease-token") || arguments.contains("fp_") || words.any(is_token)
 }

@@ -7,6 +7,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::process::Child;
 
+use super::cron::{ONE_GATEWAY, good_units, value_of};
 use super::{Scene, on_each_gateway, yaml};
 use crate::deploying::manifests;
 use crate::pages::file;
@@ -19,6 +20,7 @@ on_each_gateway!(
     a_run_of_github_whose_shell_alone_gets_the_signal_deploys_no_more,
     of_several_clusters_with_the_cronjob_one_does_the_work,
     of_the_pods_of_a_deployment_one_leads,
+    of_machines_with_the_unit_one_leads,
 );
 
 /// What a pipeline finds in its environment.
@@ -168,18 +170,36 @@ async fn of_the_pods_of_a_deployment_one_leads(scene: Scene) {
     let deployment = manifests(&file("leader.yaml")).await.remove(0);
     assert_eq!(deployment["spec"]["strategy"]["type"], "Recreate");
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-    // It serves until its pod is deleted.
+    let map = |word: &str| match word {
+        "/tools/fencepost" => program().to_owned(),
+        "/app/serve" => scene.shell.path("bin/serve").display().to_string(),
+        _ => word.to_owned(),
+    };
+    let command: Vec<_> = words(&container["command"]).into_iter().map(map).collect();
+    one_leads(&scene, &command).await;
+}
+
+/// `systemctl stop` sends SIGTERM to `fencepost run` alone, as the end of a pod does.
+async fn of_machines_with_the_unit_one_leads(scene: Scene) {
+    scene.program("bin/serve", "");
+    good_units(&scene, &["orders.service"]).await;
+    let unit = scene.read("orders.service");
+    assert_eq!(value_of(&unit, "Environment"), format!("FENCEPOST_URL={ONE_GATEWAY}"));
+    // It ends when its wait is over, and systemd gives it up if it ends too often.
+    for (name, value) in [("Restart", "always"), ("StartLimitIntervalSec", "0"), ("KillMode", "mixed")] {
+        assert_eq!(value_of(&unit, name), value);
+    }
+    let command: Vec<_> = value_of(&unit, "ExecStart").split(' ').map(str::to_owned).collect();
+    one_leads(&scene, &command).await;
+}
+
+/// Of two that run this, one leads until it is ended, and then the other one.
+async fn one_leads(scene: &Scene, command: &[String]) {
     scene.program(
-        "serve",
+        "bin/serve",
         "#!/bin/sh\necho \"leads ${FENCING_TOKEN:+with its token}\" >>notes\nexec sleep 600\n",
     );
     let start = || {
-        let map = |word: &str| match word {
-            "/tools/fencepost" => program().to_owned(),
-            "/app/serve" => scene.shell.path("serve").display().to_string(),
-            _ => word.to_owned(),
-        };
-        let command: Vec<_> = words(&container["command"]).into_iter().map(map).collect();
         let arguments: Vec<_> = command[1..].iter().map(String::as_str).collect();
         scene.command(&command[0], &arguments).spawn().unwrap()
     };
@@ -188,10 +208,10 @@ async fn of_the_pods_of_a_deployment_one_leads(scene: Scene) {
     eventually("the first leads", async || scene.read("notes").lines().count() == 1).await;
     let second = start();
     eventually("the second waits", async || look().await.json()["waiters"] == 1).await;
-    for (pod, leaders) in [(first, 2), (second, 2)] {
+    for (leader, leaders) in [(first, 2), (second, 2)] {
         // As Kubernetes deletes a pod.
-        kill(Pid::from_raw(pod.id().unwrap().cast_signed()), Signal::SIGTERM).unwrap();
-        Scene::end(pod).await;
+        kill(Pid::from_raw(leader.id().unwrap().cast_signed()), Signal::SIGTERM).unwrap();
+        Scene::end(leader).await;
         eventually("the next leads", async || scene.read("notes").lines().count() == leaders).await;
     }
     assert_eq!(scene.read("notes"), "leads with its token\n".repeat(2));

@@ -15,6 +15,7 @@ use crate::clients::{installed, root, tool};
 use crate::pages::file;
 use kit::{PATIENCE, eventually, server_port};
 
+mod by_hand;
 mod express;
 mod starlette;
 
