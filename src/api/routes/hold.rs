@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
@@ -53,6 +54,7 @@ pub(super) async fn hold_lock(
     form: StreamForm,
     call: LockCall<HoldQuery>,
 ) -> Result<Response, Problem> {
+    let asked_at = Instant::now();
     let keys = keys_of(&call);
     let LockCall { key, token, query, caller, .. } = call;
     let connection = app.keep_connection(version, &caller, key_holds_too_many, too_many_holds)?;
@@ -99,6 +101,7 @@ pub(super) async fn hold_lock(
     let body = Body::new(HoldBody {
         holds,
         are_several,
+        asked_at,
         form,
         untold: Some(wait),
         _connection: connection,
@@ -117,6 +120,7 @@ struct HoldBody {
     /// Those of which something may still come.
     holds: Vec<Hold>,
     are_several: bool,
+    asked_at: Instant,
     form: StreamForm,
     /// The ticket, if it waited, until the client is told that it holds the lock.
     untold: Option<Option<WaitPermit>>,
@@ -186,6 +190,6 @@ impl HttpBody for HoldBody {
             Some(wait) => Poll::Ready(Some(self.granted(wait))),
             None => self.poll_any(context),
         };
-        event.map(|event| Some(Ok(Frame::data(self.form.write(event?)))))
+        event.map(|event| Some(Ok(Frame::data(self.form.write(event?.asked(self.asked_at.elapsed()))))))
     }
 }

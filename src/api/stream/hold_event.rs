@@ -1,5 +1,7 @@
 //! The events of a connection that holds a lock.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -65,6 +67,11 @@ pub(crate) struct HoldEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime, value_type = String, required = false)]
     expires_at: Option<String>,
+    /// How many milliseconds before this event the request came, with each event that has a lease. Count `ttl_ms` from so long
+    /// after you sent the request: then an event that you read late counts for no longer than the lease lasts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u64, required = false)]
+    request_age_ms: Option<u64>,
     /// The note that was given when the lock was taken, with `granted`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
@@ -99,6 +106,12 @@ impl HoldEventView {
 
     fn with_token(self, token: &LeaseToken) -> Self {
         Self { token: Some(token.reveal().to_owned()), ..self }
+    }
+
+    /// The request came so long ago.
+    pub(crate) fn asked(self, ago: Duration) -> Self {
+        let age_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+        Self { request_age_ms: self.ttl_ms.map(|_| age_ms), ..self }
     }
 
     /// The client holds the lock.
@@ -194,9 +207,10 @@ pub(crate) fn example_line() -> HoldEventView {
         fencing_token: Some(1_795_240_800_123_456),
         ttl_ms: Some(14_998),
         expires_at: Some("2026-11-21T06:00:20.123Z".into()),
+        request_age_ms: Some(5_003),
         ..HoldEventView::of(Name::Renewed)
     }
 }
 
 /// What the document shows of a stream.
-pub(crate) const EXAMPLE_STREAM: &str = "event: granted\ndata: {\"key\":\"backup\",\"token\":\"~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f\",\"fencing_token\":1795240800123456,\"ttl_ms\":14999,\"expires_at\":\"2026-11-21T06:00:15.123Z\"}\n\nevent: renewed\ndata: {\"fencing_token\":1795240800123456,\"ttl_ms\":14998,\"expires_at\":\"2026-11-21T06:00:20.123Z\"}\n\nevent: lost\ndata: {\"reason\":\"max-hold-reached\",\"detail\":\"max_hold is over, and the lock is free: unless an earlier lease of this token still lasts\"}\n\n";
+pub(crate) const EXAMPLE_STREAM: &str = "event: granted\ndata: {\"key\":\"backup\",\"token\":\"~5f2b1c0e9d8a4b7c8e6f1a2b3c4d5e6f\",\"fencing_token\":1795240800123456,\"ttl_ms\":14999,\"expires_at\":\"2026-11-21T06:00:15.123Z\",\"request_age_ms\":2}\n\nevent: renewed\ndata: {\"fencing_token\":1795240800123456,\"ttl_ms\":14998,\"expires_at\":\"2026-11-21T06:00:20.123Z\",\"request_age_ms\":5003}\n\nevent: lost\ndata: {\"reason\":\"max-hold-reached\",\"detail\":\"max_hold is over, and the lock is free: unless an earlier lease of this token still lasts\"}\n\n";

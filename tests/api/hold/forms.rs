@@ -1,11 +1,13 @@
 //! How events are written: as server-sent events or as lines, to clients old and new.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::{Pair, check_line, hold, is_free};
+use super::{Event, Pair, check_line, hold, is_free, stand};
 use kit::{Client, PATIENCE, eventually};
 
 /// A request as it is, and the answer line by line.
@@ -89,4 +91,28 @@ async fn a_client_that_speaks_http_2_holds_many_locks_on_one_connection() {
     drop(others);
     eventually("the others are free", async || pair.here().get("/locks/other7").send().await.status == 404)
         .await;
+}
+
+/// A client that reads it late counts from when it asked, and so never for longer than the lease lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_event_with_a_lease_says_how_long_ago_the_request_came() {
+    let pair = Pair::embedded().await;
+    let holder = pair.here().put("/locks/k?ttl=1m").send().await.expect(201).token();
+    let (asked, here) = (Instant::now(), pair.here());
+    let waiting = tokio::spawn(async move { hold(&here, "ttl=1s&wait=15s").await });
+    stand(&pair.here(), 1).await;
+    let came = Instant::now();
+    sleep(Duration::from_millis(300)).await;
+    let at_least = came.elapsed();
+    pair.here().delete("/locks/k").token(&holder).send().await.expect(204);
+    let mut held = waiting.await.unwrap();
+    let age = |event: &Event| Duration::from_millis(event.data["request_age_ms"].as_u64().unwrap() + 1);
+    let mut last = age(&held.granted);
+    assert!(last > at_least, "{:?}: {at_least:?}", held.granted);
+    for _ in 0..3 {
+        let renewed = held.next().await.unwrap();
+        assert!(age(&renewed) > last + Duration::from_millis(300), "{renewed:?} after {last:?}");
+        last = age(&renewed);
+        assert!(last <= asked.elapsed() + Duration::from_millis(1), "{renewed:?}");
+    }
 }

@@ -195,6 +195,20 @@ async fn a_script_whose_gateway_stands_still_ends_its_command() {
     assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost: no more renewals\n"));
 }
 
+/// As after a pause of the machine: the line has waited in a buffer, and what it says of the lease is old.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_is_read_late_keeps_no_command_for_longer_than_the_lease() {
+    let scene = Scene::without_keys().await;
+    let lease = r#""fencing_token":1,"ttl_ms":9000,"expires_at":"2030-01-01T00:00:00Z","request_age_ms":0}"#;
+    let lines = ["granted", "renewed"].map(|event| format!("echo '{{\"event\":\"{event}\",{lease}'"));
+    scene
+        .program("bin/curl", &format!("#!/usr/bin/env bash\n{}\nexec sleep 60\n", lines.join("; sleep 5; ")));
+    let asked = Instant::now();
+    let said = Scene::end(begin(&scene).await).await;
+    assert_eq!((said.code, said.text.as_str()), (Some(4), "k: the lock is lost: no more renewals\n"));
+    assert!(asked.elapsed() < Duration::from_secs(9), "{:?}", asked.elapsed());
+}
+
 /// The one of the page on holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_holds_a_lock_ends_when_its_gateway_stands_still() {
