@@ -135,8 +135,7 @@ type Result struct {
 	FencingToken int64
 }
 
-// EndsAt is when the lease ends, and never too late. Its clock stands still while the machine sleeps: then the fencing
-// token protects.
+// EndsAt is when the lease ends, and never too late. While the machine sleeps, its clock may stand still.
 func (l *Lease) EndsAt() time.Time {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -261,9 +260,10 @@ func (c *Client) take(ctx context.Context, lease *Lease, o Options, query url.Va
 	waitUntil := time.Now().Add(least(o.Wait, 1e5*time.Hour)) // Later ones would overflow.
 	err := c.call(ctx, "PUT", lease, query, waitUntil.Add(c.RetryFor), waitUntil, true)
 	isGranted := func() bool { return err == nil && (lease.record == nil || lease.record.stored == nil) }
-	if isGranted() && time.Until(lease.EndsAt()) < lease.ttl*2/3 {
-		// It waited. The same request says when the lease ends.
-		err = c.call(ctx, "PUT", lease, query, time.Now().Add(c.TryFor), time.Time{}, false)
+	isLate := isGranted() && time.Until(lease.EndsAt()) < lease.ttl*2/3
+	for isLate { // It waited. The same request says when the lease ends, or waits on if it is over.
+		err = c.call(ctx, "PUT", lease, query, time.Now().Add(c.TryFor-least(0, -time.Until(waitUntil))), waitUntil, false)
+		isLate = isGranted() && lease.Check() != nil && time.Now().Before(waitUntil)
 	}
 	var answer *Error
 	// It was abandoned by this client, or the answer came late: the work has not begun.

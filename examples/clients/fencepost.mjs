@@ -7,7 +7,7 @@ import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
 import http from "node:http";
 import https from "node:https";
-import { setTimeout as pause } from "node:timers/promises";
+import timers from "node:timers/promises";
 
 /** `problem` is the gateway's answer, if there was one. `holder` has `owner`, `expires_at` and `expires_in_ms`. */
 export class FencepostError extends Error {
@@ -32,9 +32,7 @@ export class Mismatch extends Refused {}
 /** Someone may have done the work, and stored no result. You said `takeover: false`. */
 export class Abandoned extends FencepostError {}
 /** Another worker has taken over, with this `fencingToken`. Your result is not stored. */
-export class Superseded extends Lost {
-  get fencingToken() { return this.problem.fencing_token ?? 0; }
-}
+export class Superseded extends Lost { get fencingToken() { return this.problem.fencing_token ?? 0; } }
 /** The work of `once` throws it if it certainly changed nothing: as if it never began. */
 export class NothingDone extends Error {}
 
@@ -89,6 +87,8 @@ function read(what, file, use) { // What is wrong with a file of settings is tol
   } catch (error) { throw new Refused(`the ${what} file ${file}: ${error.message}`); }
   throw new Refused(`the ${what} file ${file} is empty`);
 }
+const inTimer = (ms) => Math.min(ms, 2 ** 31 - 1); // Node makes 1 ms of more.
+const pause = (ms, signal) => timers.setTimeout(inTimer(ms), undefined, { signal });
 const now = () => performance.now(); // It stands still while the machine sleeps: then the fencing token protects.
 
 /** Show `fencingToken` to what the lock protects. `endsAt` is by `performance.now()`, and never too late. */
@@ -146,12 +146,15 @@ export class Fencepost {
   }
 
   async take(key, token, ttlMs, waitMs, query, more) {
-    const put = (forMs, last) => this.call("PUT", key, token, now() + forMs, query, { ...more, ...last });
+    const waitUntil = waitMs && now() + waitMs;
+    const put = (forMs, isNew) =>
+      this.call("PUT", key, token, Math.max(now(), waitUntil) + forMs, query, { ...more, waitUntil, isNew });
     try {
-      let said = await put(waitMs + this.retryForMs, { waitUntil: waitMs && now() + waitMs, isNew: true });
-      // If it waited, the lease began later. The same request says when it ends.
-      if (!said[1].wasReplayed && now() - said[0] > ttlMs / 3) said = await put(this.tryForMs);
-      if (said[1].wasReplayed || now() < said[0] + said[1].ttl_ms) return said;
+      let said = await put(this.retryForMs, true);
+      const isLate = (byMs) => !said[1].wasReplayed && now() >= said[0] + byMs;
+      // If it waited, the lease began later. The same request says when it ends, or waits on if it is over.
+      if (isLate(ttlMs / 3)) do said = await put(this.tryForMs); while (isLate(said[1].ttl_ms) && now() < waitUntil);
+      if (!isLate(said[1].ttl_ms)) return said;
       throw new Abandoned("", { yours: true }); // This answer, too, came when the lease was over.
     } catch (error) { // It leaves the wait queue, and releases a grant that it was not told of.
       const harmless = [Lost, Refused, Unavailable, Abandoned, ...(waitMs || Array.isArray(key) ? [] : [Busy])];
@@ -207,9 +210,8 @@ export class Fencepost {
     const { signal } = lease.end;
     const keep = async () => {
       while (!signal.aborted) {
-        await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), undefined, { signal });
-        let why;
-        if (now() < lease.endsAt) await this.renew(lease, ttlMs).catch((error) => { why = error; });
+        await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), signal);
+        let why; if (now() < lease.endsAt) await this.renew(lease, ttlMs).catch((error) => { why = error; });
         if (signal.aborted || !(why instanceof Lost) && now() < lease.endsAt) continue;
         lease.end.abort(new Lost(`${lease.key}: the lease is over`, why?.problem));
       }
@@ -316,11 +318,9 @@ export class Fencepost {
         await others.leave(path, key, token, isNew || problem.yours === true).catch(() => {});
       }
       if (isFinal) throw error;
-      isDoubtful ||= kind === Unknown;
-      isReached ||= status > 0;
-      isWrong &&= status < 0;
+      isDoubtful ||= kind === Unknown; isReached ||= status > 0; isWrong &&= status < 0;
       if (isTooLong) { longestMs = waitMs / 2; continue; }
-      if (isBusy) { await pause("position" in problem ? 0 : 200, undefined, { signal }); continue; }
+      if (isBusy) { await pause("position" in problem ? 0 : 200, signal); continue; }
       failed += 1;
       if (kind === Unknown) doubtful.add(url);
       if (this.urls[0] === url) this.urls = [...this.urls.slice(1), url];
@@ -329,7 +329,7 @@ export class Fencepost {
         const isOver = method === "PATCH" && now() >= until; // Of the lease.
         throw new (isWrong ? Refused : isOver ? Lost : isDoubtful ? Unknown : Unavailable)(message, problem, after);
       }
-      if (isRound) await pause(Math.min(after || 200, 200 + left / 4, left), undefined, { signal });
+      if (isRound) await pause(Math.min(after || 200, 200 + left / 4, left), signal);
     }
   }
 
@@ -341,7 +341,7 @@ export class Fencepost {
       try {
         request = (isSecure ? https : http).request(url, options);
       } catch (error) { resolve({ status: -1, data: Buffer.from(error.message), headers: {} }); return; }
-      const timer = setTimeout(() => request.destroy(new Error("no answer in time")), timeoutMs);
+      const timer = setTimeout(() => request.destroy(new Error("no answer in time")), inTimer(timeoutMs));
       const fail = (error) => {
         clearTimeout(timer);
         if (options.signal?.aborted) reject(options.signal.reason);
@@ -352,7 +352,7 @@ export class Fencepost {
         }
       };
       request.on("error", fail).on("socket", (socket) => {
-        isConnected = request.reusedSocket;
+        isConnected = !socket.destroyed && !(isSecure ? socket.secureConnecting : socket.connecting); // By its agent.
         if (!isConnected) socket.once(isSecure ? "secureConnect" : "connect", () => { isConnected = true; });
       }).on("upgrade", (response, socket) => { // To nothing that was asked for.
         socket.destroy();

@@ -125,15 +125,13 @@ class Whole(http.client.HTTPResponse):
         if not lines[-1]: raise http.client.IncompleteRead(b"")  # Its last header may be half of what was sent.
 class InTime(HTTPHandler, HTTPSHandler):
     """Sends nothing once there is a connection, if the one who asked has taken `turn`, or the lease is released."""
-    turn: threading.Lock
-    lease: Lease | None
+    turn: threading.Lock; lease: Lease | None
     def do_open(self, http_class: Any, req: Request, **settings: Any) -> http.client.HTTPResponse:
         def make(host: str, **more: Any) -> Any:
             connection = http_class(host, **more)
             connection.response_class, connect = Whole, connection.connect
             def connect_in_time() -> None:
-                connect()
-                is_over = self.lease and self.lease.lost.is_set()
+                connect(); is_over = self.lease and self.lease.lost.is_set()
                 if is_over or not self.turn.acquire(blocking=False): raise TimeoutError("no answer in time")
             connection.connect = connect_in_time
             return connection
@@ -170,20 +168,23 @@ class Fencepost:
         `slots`, a number or "any", is how many may hold it at once. Of a tuple of keys it takes all locks, or none."""
         query = {"ttl": f"{round(ttl_s * 1000)}ms"} | ({"owner": owner} if owner else {})
         if slots != 1: query["slots"] = str(slots)
-        lease: Lease = self._take(Lease, key, token or uuid.uuid4().hex, ttl_s, wait_s, query)
-        return lease
+        lease: Lease = self._take(Lease, key, token or uuid.uuid4().hex, ttl_s, wait_s, query); return lease
 
     def _take(self, made: Callable[..., Lease], key: Keys, token: str, ttl_s: float, wait_s: float,
               query: dict[str, str], headers: dict[str, str] = {}, path: str = "/lock") -> Any:
-        wait_until, until = now() + wait_s if wait_s else 0, now() + wait_s + self.retry_for_s
+        wait_until = now() + wait_s if wait_s else 0
+        def put(for_s: float, is_new: bool = False) -> tuple[float, Any]:
+            until = max(now(), wait_until) + for_s
+            return self.call("PUT", key, token, until, query, wait_until, is_new, path, headers)
         try:
-            sent, grant = self.call("PUT", key, token, until, query, wait_until, True, path, headers)
-            if now() - sent > ttl_s / 3 and not isinstance(grant, Result):
-                # If it waited, the lease began later. The same request says when it ends.
-                sent, grant = self.call("PUT", key, token, now() + self.try_for_s, query, path=path, headers=headers)
-            got = grant if isinstance(grant, Result) else made(key, token, sent, grant, query, headers)
-            if isinstance(got, Result) or not got.is_over(): return got
-            raise self._unbegun(path, key, token)  # This answer, too, came when the lease was over.
+            sent, grant = put(self.retry_for_s, True)
+            # If it waited, the lease began later. The same request says when it ends, or waits on if it is over.
+            if now() - sent > ttl_s / 3 and not isinstance(grant, Result): sent, grant = put(self.try_for_s)
+            while not isinstance(grant, Result):
+                if not (got := made(key, token, sent, grant, query, headers)).is_over(): return got
+                if now() >= wait_until: raise self._unbegun(path, key, token)
+                sent, grant = put(self.try_for_s)
+            return grant
         except (Lost, Refused, Unavailable): raise
         except Abandoned as error: raise self._unbegun(path, key, token) if error.problem.get("yours") else error
         except BaseException as error:  # It leaves the wait queue, and releases a grant that it was not told of.
@@ -298,12 +299,11 @@ class Fencepost:
         try_for_s = min(self.try_for_s, (until - now()) / 2) if method == "PATCH" else self.try_for_s
         while True:
             if lease and lease.lost.is_set(): raise Lost(f"{key}: the lease is over")
-            url, sent = self.urls[0], now()
-            wait_s = min(longest_s, max(0.0, wait_until - sent))
+            url, sent = self.urls[0], now(); wait_s = min(longest_s, max(0.0, wait_until - sent))
             asked = {"key": each(key)} | query | ({"wait": f"{round(wait_s * 1000)}ms"} if wait_until else {})
             shown = self.headers | {"Lease-Token": token} | headers
             request = Request(f"{url}{path}?{urlencode(asked, doseq=True)}", data=body, method=method, headers=shown)
-            status, data, said = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s)), lease)
+            status, data, said = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s, 1e6)), lease)
             if path == "/once" and method == "PUT" and (done := replayed(token, status, data, said)): return sent, done
             answer: Any = None
             with suppress(ValueError, RecursionError): answer = json.loads(data or "{}")

@@ -20,6 +20,7 @@ with_each!(
     an_empty_204_without_a_request_id_is_no_answer,
     of_several_locks_an_answer_must_name_each,
     what_is_granted_when_its_lease_is_over_is_given_back,
+    a_wait_goes_on_when_another_has_the_lock_after_a_grant_that_came_too_late,
     a_pause_that_is_no_number_is_none,
     a_refusal_leaves_no_lock_at_a_gateway_in_doubt,
     a_password_and_a_wrong_key_are_refused_and_told_to_nobody,
@@ -219,6 +220,28 @@ async fn a_pause_that_is_no_number_is_none(kind: Kind) {
     });
     let mut client = kind.start_in(&[("FENCEPOST_URL", &url), ("RETRY_FOR_S", "1")]).await;
     assert_eq!(client.does("acquire k 300 0").await, "unknown");
+}
+
+/// As after the client stood still.
+async fn a_wait_goes_on_when_another_has_the_lock_after_a_grant_that_came_too_late(kind: Kind) {
+    let held = r#"{"type":"/problems/lock-held","title":"t","status":423,"detail":"another has it"}"#;
+    let puts = Arc::new(AtomicUsize::new(0));
+    let counts = puts.clone();
+    let gateway = Pretender::start(move |method| match method {
+        "PUT" => match counts.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(1_500)));
+                answer("201 Created", &GRANT.replace("300000", "1000"))
+            }
+            1 => answer("423 Locked", held),
+            _ => answer("201 Created", GRANT),
+        },
+        _ => answer(RELEASED, ""),
+    });
+    let gateway = gateway.await;
+    let mut client = kind.start(&gateway.url).await;
+    assert_eq!(client.is_granted("acquire k 1 60").await, 1);
+    assert_eq!((puts.load(Ordering::SeqCst), client.does("check").await.as_str()), (3, "held"));
 }
 
 async fn a_refusal_leaves_no_lock_at_a_gateway_in_doubt(kind: Kind) {

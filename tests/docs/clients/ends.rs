@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::answers::Pretender;
 use super::workshop::{self, Kind, root};
-use super::{Scene, gateway, guarded_gateway, url};
+use super::{Scene, answered, gateway, guarded_gateway, url};
 use kit::proxy::{Fate, Framing, Gate, Progress};
-use kit::{Client, Proxy, eventually};
+use kit::{Client, Gateway, Proxy, eventually};
 
 with_each!(
     super::Kind::EXAMPLES;
@@ -187,6 +187,15 @@ async fn in_python_no_renewal_goes_on_after_work_whose_release_is_interrupted() 
     assert_eq!(said_by_python(code, &url(&gateway)).await, "True\nTrue");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn in_python_tries_may_be_endless() {
+    let gateway = gateway().await;
+    let code = "from math import inf\n\
+        from fencepost import Fencepost\n\
+        with Fencepost(retry_for_s=inf, try_for_s=inf).hold('k', wait_s=inf): print('held')\n";
+    assert_eq!(said_by_python(code, &url(&gateway)).await, "held");
+}
+
 /// As on Windows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_held_where_python_has_no_clock_of_unix() {
@@ -249,6 +258,45 @@ async fn in_javascript_no_lock_is_left_behind_whatever_the_reason_of_the_signal_
     eventually("both were granted", async || scene.answered("PUT") == [201, 201]).await;
     scene.is_free().await;
     scene.look.get("/once/k").send().await.expect_problem(404, "not-begun");
+}
+
+/// As those do that go through a proxy.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_javascript_an_answer_is_in_doubt_also_on_a_connection_that_an_agent_made_before() {
+    let scene = Scene::start().await;
+    scene.proxy.expect("PUT", Fate::CutAfter);
+    let code = "import { once } from 'node:events';\n\
+        import http from 'node:http';\n\
+        import net from 'node:net';\n\
+        import { Fencepost } from './fencepost.mjs';\n\
+        class Early extends http.Agent {\n  \
+          createConnection(options, done) {\n    \
+            const socket = net.connect(options);\n    \
+            once(socket, 'connect').then(() => done(null, socket), done);\n  \
+          }\n\
+        }\n\
+        http.globalAgent = new Early({ keepAlive: true });\n\
+        const lease = await new Fencepost().acquire('k', { ttlMs: 300_000 });\n\
+        lease.check();\n\
+        console.log(lease.fencingToken);\n\
+        process.exit();\n";
+    let said = said_by_node(code, &scene.proxy.url()).await;
+    let held = scene.look.get("/locks/k").send().await.expect(200);
+    assert_eq!(said, held.fencing_token().to_string());
+    eventually("it has asked twice", async || scene.answered("PUT") == [201, 200]).await;
+}
+
+/// Node makes a timer of 1 ms of what is longer than 24 days.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_javascript_times_may_be_longer_than_a_timer() {
+    let gateway = Gateway::start(&["--store", "memory:", "--max-ttl", "2400h"]).await;
+    let code = "import { Fencepost } from './fencepost.mjs';\n\
+        const endless = { retryForMs: Infinity, tryForMs: Infinity };\n\
+        const work = () => new Promise((end) => setTimeout(end, 1000));\n\
+        await new Fencepost(undefined, endless).hold('k', { ttlMs: 80 * 86_400_000 }, work);\n";
+    assert_eq!(said_by_node(code, &url(&gateway)).await, "");
+    eventually("it is released", async || answered(&gateway, "DELETE") == [204]).await;
+    assert!(answered(&gateway, "PATCH").is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
