@@ -39,6 +39,22 @@ app.post("/said/:how", idempotent(locks, { userOf }), (request, response) => {
 });
 "#;
 
+/// Handlers whose status is no number of Express, which node takes, and one that works for a while.
+pub const STATUSES: &str = r#"
+const statuses = {
+  text: (response) => { response.statusCode = "202"; },
+  written: (response) => response.writeHead("202", { Location: "/x" }),
+  fraction: (response) => { response.statusCode = 202.5; },
+};
+app.post("/status/:how", idempotent(locks, { userOf }), (request, response) => {
+  statuses[request.params.how](response);
+  response.end("x");
+});
+app.post("/slow", idempotent(locks, { userOf, leftMs: Infinity }), (request, response) => {
+  setTimeout(() => response.status(201).end("done"), 3000);
+});
+"#;
+
 /// Handlers that go on after their answer.
 pub const LATE_HANDLERS: &str = r#"
 const late = {

@@ -3,9 +3,10 @@
 use tokio::process::Command;
 
 use super::{Framework, Server};
-use crate::recipes::handlers::{BUSY_HANDLER, HEADERS, LATE_HANDLERS, MORE_HANDLERS, USERS};
+use crate::recipes::handlers::{BUSY_HANDLER, HEADERS, LATE_HANDLERS, MORE_HANDLERS, STATUSES, USERS};
 use crate::recipes::provider::Provider;
 use crate::recipes::{Scene, on_each_gateway};
+use kit::eventually;
 
 on_each_gateway!(
     handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways,
@@ -14,6 +15,8 @@ on_each_gateway!(
     a_409_of_express_is_not_stored_and_a_refusal_keeps_what_was_set_before,
     an_answer_of_express_that_is_too_long_is_repeated_without_its_body_and_says_so,
     a_user_who_is_no_text_and_no_number_is_not_served,
+    a_status_of_express_that_node_takes_is_stored_and_repeated,
+    work_of_express_with_endless_time_is_stored_when_its_client_has_left,
 );
 
 const SAID: &str = "\n%header{content-encoding}%header{idempotency-body}%header{location} %{http_code}";
@@ -25,8 +28,13 @@ async fn express(scene: &Scene, more: &str) -> Server {
 
 /// Its answer: the body, and then what is said of the body, its `Location` and its status. The path is the key, too.
 async fn post(server: &Server, path: &str, form: &str) -> String {
+    post_for("30", server, path, form).await
+}
+
+/// The same of a client that leaves after so many seconds.
+async fn post_for(seconds: &str, server: &Server, path: &str, form: &str) -> String {
     let mut command = Command::new("curl");
-    command.args(["-sS", "--max-time", "30", "-d", form, "-H", "X-User: ann", "-H"]);
+    command.args(["-sS", "--max-time", seconds, "-d", form, "-H", "X-User: ann", "-H"]);
     command.args([&format!("Idempotency-Key: {path}"), "-w", SAID]);
     let said = command.arg(format!("http://127.0.0.1:{}/{path}", server.port)).output().await.unwrap();
     String::from_utf8(said.stdout).unwrap()
@@ -101,4 +109,20 @@ async fn a_user_who_is_no_text_and_no_number_is_not_served(scene: Scene) {
         let said = post(&server, &format!("as/{user}"), "").await;
         assert!(said.ends_with(&format!(" {status}")), "{user}: {said}");
     }
+}
+
+async fn a_status_of_express_that_node_takes_is_stored_and_repeated(scene: Scene) {
+    let server = express(&scene, STATUSES).await;
+    for (how, said) in [("text", "x\n 202"), ("written", "x\n/x 202"), ("fraction", "x\n 202")] {
+        for round in ["first", "repeated"] {
+            assert_eq!(post(&server, &format!("status/{how}"), "").await, said, "{how}, {round}");
+        }
+    }
+}
+
+/// Node makes a timer of 1 ms of what is longer than 24 days.
+async fn work_of_express_with_endless_time_is_stored_when_its_client_has_left(scene: Scene) {
+    let server = express(&scene, STATUSES).await;
+    assert_eq!(post_for("1", &server, "slow", "").await, "\n 000");
+    eventually("it is stored", async || post(&server, "slow", "").await == "done\n 201").await;
 }
