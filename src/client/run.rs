@@ -61,6 +61,8 @@ pub struct RunSettings {
     pub gateways: GatewaySettings,
     /// The lock.
     pub lock: AcquireSettings,
+    /// What asks the command to end.
+    pub signal: Signal,
     /// How long processes that are asked to end may take for that.
     pub kill_after: Duration,
     /// The exit status if another client had the lock until the wait was over.

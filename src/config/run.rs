@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use rustix::process::Signal;
 
 use super::error::{SettingsError, duration, require};
 use super::gateway::GatewayArgs;
@@ -52,7 +53,10 @@ pub struct RunArgs {
     #[command(flatten)]
     lease: LeaseArgs,
 
-    /// The time between SIGTERM and SIGKILL [default: 5s, at most a third of the ttl]
+    #[command(flatten)]
+    ending: EndingArgs,
+
+    /// The time between --signal and SIGKILL [default: 5s, at most a third of the ttl]
     ///
     /// The command, and all that it has started, may use it to end.
     #[arg(long, help_heading = "Command", value_parser = duration, value_name = "DURATION")]
@@ -93,6 +97,7 @@ impl RunArgs {
         Ok(RunSettings {
             gateways: self.gateway.check()?,
             lock,
+            signal: self.ending.signal(),
             kill_after,
             busy_exit: self.busy_exit,
             clean_statuses: Vec::new(),
@@ -100,6 +105,41 @@ impl RunArgs {
             program,
             arguments,
         })
+    }
+}
+
+/// How the command is told to end.
+#[derive(Args, Clone)]
+struct EndingArgs {
+    /// The signal that tells the command to end
+    ///
+    /// The command, and all that it has started, gets it before SIGKILL if the lease cannot be renewed. If `fencepost` itself
+    /// gets SIGTERM, it passes this signal on.
+    #[arg(long, help_heading = "Command", value_enum, default_value = "TERM", value_name = "NAME")]
+    signal: EndingSignal,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "UPPER")]
+enum EndingSignal {
+    Hup,
+    Int,
+    Quit,
+    Term,
+    Usr1,
+    Usr2,
+}
+
+impl EndingArgs {
+    fn signal(&self) -> Signal {
+        match self.signal {
+            EndingSignal::Hup => Signal::HUP,
+            EndingSignal::Int => Signal::INT,
+            EndingSignal::Quit => Signal::QUIT,
+            EndingSignal::Term => Signal::TERM,
+            EndingSignal::Usr1 => Signal::USR1,
+            EndingSignal::Usr2 => Signal::USR2,
+        }
     }
 }
 

@@ -95,9 +95,9 @@ impl Family {
         }
     }
 
-    /// Asks all to end, those that are stopped too.
-    pub(super) fn terminate(&self) {
-        self.signal_all(&[Signal::TERM, Signal::CONT], &mut BTreeSet::new());
+    /// Asks all to end by this signal, those that are stopped too.
+    pub(super) fn terminate(&self, signal: Signal) {
+        self.signal_all(&[signal, Signal::CONT], &mut BTreeSet::new());
     }
 
     /// Ends all at once, and the processes that they start meanwhile, and reaps them. Returns whether none is left.

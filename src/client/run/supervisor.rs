@@ -71,8 +71,10 @@ impl CommandSupervisor<'_> {
             match event.take() {
                 // What it left behind was asked to end already.
                 Some(SignalEvent::ToPassOn(signal)) if self.state.status.is_none() => {
-                    self.state.passed_on = Some(signal);
-                    self.family.signal_command(signal);
+                    // SIGTERM asks for the end, so the command gets what tells it to end.
+                    let sent = if signal == Signal::TERM { self.settings.signal } else { signal };
+                    self.state.passed_on = Some(sent);
+                    self.family.signal_command(sent);
                     // If it was stopped, it hears of that only when it goes on.
                     match signal {
                         _ if self.state.stopped.is_none() => {}
@@ -158,7 +160,7 @@ impl CommandSupervisor<'_> {
                 // The command was asked to end. A gateway that comes back changes nothing about that.
                 let failure = self.renewals.failure();
                 self.renewals.end(failure);
-                self.family.terminate();
+                self.family.terminate(self.settings.signal);
             }
             return None;
         };
@@ -180,7 +182,8 @@ impl CommandSupervisor<'_> {
             Some(_) => None,
             None => {
                 self.state.leftovers_end_at = Some(now + self.settings.kill_after);
-                self.family.terminate();
+                // What ends the command may be for it alone: shells have their background jobs ignore SIGINT.
+                self.family.terminate(Signal::TERM);
                 None
             }
         }

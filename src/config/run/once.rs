@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::value_parser;
 
-use super::program_of;
+use super::{EndingArgs, program_of};
 use crate::client::run::RunSettings;
 use crate::client::{AcquireSettings, BUSY, OnceTerms};
 use crate::config::error::{SettingsError, duration, require};
@@ -70,6 +70,9 @@ pub struct OnceCommandArgs {
     #[arg(long, help_heading = "Record", value_name = "TEXT")]
     fingerprint: Option<String>,
 
+    #[command(flatten)]
+    ending: EndingArgs,
+
     /// Exit statuses that say: certainly nothing was done
     ///
     /// The next run is then told of no earlier one. You may name several statuses, separated by commas.
@@ -114,6 +117,7 @@ impl OnceCommandArgs {
                 owner: default_owner(&name),
                 once: Some(once),
             },
+            signal: self.ending.signal(),
             kill_after: KILL_AFTER.min(self.ttl / 3),
             busy_exit: BUSY,
             clean_statuses: self.clean_status,

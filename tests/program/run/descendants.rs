@@ -67,7 +67,9 @@ async fn those_who_are_left_at_the_end_are_asked_first() {
         "exec 2>/dev/null; trap 'echo asked >said; exit' TERM; echo >ready; while :; do sleep 0.02; done";
     std::fs::write(scene.path("polite"), polite).unwrap();
     let script = "(setsid sh polite &); while [ ! -e ready ]; do sleep 0.02; done; exit 3";
-    let ended = scene.run_script(&["--ttl", "10m", "--kill-after", "1m"], script).await.expect_silent(3);
+    // A signal for the command alone is not for them: a shell has its background jobs ignore SIGINT.
+    let flags = ["--signal", "INT", "--ttl", "10m", "--kill-after", "1m"];
+    let ended = scene.run_script(&flags, script).await.expect_silent(3);
     assert!(ended.took < Duration::from_secs(30), "{ended:?}");
     assert_eq!(scene.read("said"), "asked\n");
 }

@@ -60,6 +60,22 @@ async fn a_connection_that_falls_silent_is_not_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_command_whose_lease_cannot_be_renewed_is_told_by_its_own_signal_to_end() {
+    let script = "exec 2>/dev/null; trap 'echo INT >>got; exit 0' INT; trap 'echo TERM >>got' TERM
+        echo >ready; while :; do sleep 0.02; done";
+    for name in ["run", "once"] {
+        let mut gateway = Gateway::embedded(&[]).await;
+        let scene = Scene::on(&gateway);
+        let args = ["--signal", "INT", "--ttl", "3s", "k", "--", "sh", "-c", script];
+        let running = scene.launch(scene.command_of(name, &args));
+        eventually("the command runs", async || scene.path("ready").exists()).await;
+        gateway.kill();
+        running.end().await.expect_line(76, &["could not be renewed", "the command was ended"]);
+        assert_eq!(scene.read("got"), "INT\n", "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_grant_whose_answer_was_lost_is_the_same_grant_again() {
     let gateway = Gateway::embedded(&[]).await;
     let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;

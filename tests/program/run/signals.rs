@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::kit::{Scene, is_alive, is_held, requests, waiters};
+use super::kit::{Scene, is_alive, is_held, is_stopped, requests, waiters};
 use kit::gateway::program;
 use kit::{Client, Gateway, eventually, fresh_token, signal};
 
@@ -42,6 +42,33 @@ async fn a_command_that_ends_by_a_signal_that_was_passed_on_is_128_and_its_numbe
         running.signal(name);
         running.end().await.expect_silent(128 + number);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sigterm_is_passed_on_as_the_signal_that_tells_the_command_to_end() {
+    let gateway = Gateway::embedded(&[]).await;
+    let script = "exec 2>/dev/null; trap 'echo INT >>got' INT; trap 'echo TERM >>got' TERM; trap 'echo HUP >>got; exit 7' HUP
+        echo >ready; while :; do sleep 0.02; done";
+    for name in ["run", "once"] {
+        let scene = Scene::on(&gateway);
+        let args = ["--signal", "INT", "k", "--", "sh", "-c", script];
+        let running = scene.launch(scene.command_of(name, &args));
+        eventually("the command is ready", async || scene.path("ready").exists()).await;
+        running.signal("TERM");
+        scene.says("got", "INT\n").await;
+        // The others stay what they are.
+        running.signal("HUP");
+        running.end().await.expect_silent(7);
+        assert_eq!(scene.read("got"), "INT\nHUP\n", "{name}");
+    }
+    // A command that is stopped hears of its end, whatever tells it.
+    let scene = Scene::on(&gateway);
+    let running = scene.start_script(&["--signal", "USR1"], "echo $$ >pid; exec sleep 30");
+    let pid = scene.number("pid").await;
+    signal(pid, "STOP");
+    eventually("the command is stopped", async || is_stopped(pid)).await;
+    running.signal("TERM");
+    running.end().await.expect_silent(138);
 }
 
 #[tokio::test(flavor = "multi_thread")]
