@@ -64,6 +64,9 @@ async fn claiming_in_sql_loses_no_update(scene: Scene) {
     // However it was started.
     Scene::say(scene.command("bash", &["deposit", "bank.db", "7", "10"])).await.expect(0, "");
     Scene::say(scene.command("./deposit", &["bank.db", "7", "-10"])).await.expect(0, "");
+    // It writes no balance that it could not read.
+    Scene::say(deposit("999999999999999")).await.expect(2, "the new balance has more than 15 digits");
+    assert_eq!(balance(&scene).await, "160");
     scene.becomes_free("account:7").await;
     // And what the lock is for is safe even where all of them believe that they hold it.
     let at_once = |number: u64| {
@@ -142,6 +145,10 @@ async fn the_statements_of_the_page_claim() {
     let scene = Scene::without_keys().await;
     bank(&scene).await;
     sql(&scene, &file("fence.sql")).await;
+    // MySQL makes no key of a TEXT, and no column of this name.
+    for table in ["account.sql", "fence.sql"] {
+        assert!(!file(table).split_whitespace().any(|word| ["TEXT", "lock"].contains(&word)), "{table}");
+    }
     sql(&scene, "CREATE TABLE report (id, pages); INSERT INTO report VALUES ('r', 0)").await;
     scene.write("bind.py", BIND);
     let changed = async |name: &str, values: &[&str]| {
@@ -157,6 +164,12 @@ async fn the_statements_of_the_page_claim() {
     let claim = async |fence: &str| changed("claim.sql", &["lock=l", fence]).await;
     for (fence, rows) in [("fence=5", "1"), ("fence=5", "1"), ("fence=4", "0"), ("fence=6", "1")] {
         assert_eq!(claim(fence).await, rows, "{fence}");
+    }
+    // Where there is no `ON CONFLICT`: the row is made, and then claimed.
+    assert_eq!(changed("row.sql", &["lock=other"]).await, "1");
+    for (fence, rows) in [("fence=5", "1"), ("fence=5", "1"), ("fence=4", "0"), ("fence=6", "1")] {
+        assert_eq!(changed("claim-row.sql", &["lock=other", fence]).await, rows, "{fence}");
+        assert_eq!(changed("write.sql", &["lock=other", "id=none", fence]).await, format!("-1 {rows} 0 -1"));
     }
     for (fence, rows) in [("fence=6", "-1 1 1 -1"), ("fence=5", "-1 0 1 -1"), ("fence=7", "-1 0 1 -1")] {
         assert_eq!(changed("write.sql", &["lock=l", "id=r", fence]).await, rows, "{fence}");
