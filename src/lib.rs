@@ -18,7 +18,7 @@
 //! | `config/gateway`, `config/lease` | those of all commands that ask gateways: which ones, with which key; which lock, and on which terms | |
 //! | `config/arguments`, `config/address`, `config/environment` | reading them, and what is said of wrong ones; addresses to listen on; variables that are none of them | |
 //! | [`client`] | the commands that ask gateways. They know of a gateway what its contract says | `access`, `lock`, `log`, `clock` |
-//! | `client/gateway`, `client/reply`, `client/gateways`, `client/addresses` | the requests; what each answer means; which of several gateways is asked; what users write for them | |
+//! | `client/gateway`, `client/reply`, `client/gateways`, `client/addresses` | the requests; what each answer means; which of several gateways is asked, and for how long at the start; what users write for them | |
 //! | `client/once` | the result of work that is done once, as a command stores it | |
 //! | `client/trouble`, `client/ending` | why there is no answer, in words; with which status and line a command ends | |
 //! | `client/operating` | what is asked once: each answer is a decision, a refusal, or none | |

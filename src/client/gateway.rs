@@ -285,8 +285,11 @@ impl Gateway {
     ) -> Result<GatewayReply<'_>, Trouble> {
         // A lease is counted from before the request that got it.
         let sent_at = boottime();
-        let response = request.timeout(patience).send().await;
-        self.read(response.map_err(Trouble::from)?, sent_at).await
+        let answer = async {
+            let response = request.timeout(patience).send().await?;
+            self.read(response, sent_at).await
+        };
+        answer.await.map_err(|trouble| trouble.of_request(sent_at, patience))
     }
 
     /// A request that is yet to be sent.

@@ -8,8 +8,12 @@ use super::addresses::name_of;
 use super::ending::CommandFailure;
 use super::gateway::{Gateway, LOCK};
 use super::reply::ReleaseAnswer;
-use super::trouble::{Contact, Trouble};
+use super::trouble::{Contact, MAY_BE_LATE, Trouble};
+use crate::clock::{Backoff, boottime, stood_still};
 use crate::lock::{LeaseToken, LockKey};
+
+/// So much is added where this process or the machine stood still: the last try may have begun when its time was over.
+const ONE_MORE_TRY: Duration = Duration::from_secs(1);
 
 /// All gateways, asked about the same. They share a store, so what one of them granted holds at all.
 #[derive(Clone)]
@@ -56,7 +60,7 @@ impl Gateways {
         Ok(Self { members, wait: settings.wait, first: 0, failures: 0 })
     }
 
-    /// How long to try at the start if none decides.
+    /// How long to try at the start if none decides. It grows by the time in which this process or the machine stood still.
     pub(crate) fn wait(&self) -> Duration {
         self.wait
     }
@@ -95,6 +99,7 @@ impl Gateways {
         if self.next().0 == number {
             self.pass_over(number);
         }
+        self.wait_on(trouble.stood_still);
         self.members[number].trouble = Some(trouble);
         self.failures += 1;
         let have_all_failed = self.failures >= self.useful().max(1);
@@ -102,6 +107,20 @@ impl Gateways {
             self.failures = 0;
         }
         have_all_failed
+    }
+
+    /// Makes the pause before the next try.
+    pub(crate) async fn pause(&mut self, backoff: &mut Backoff) {
+        let (began_at, may_take) = (boottime(), backoff.next() + MAY_BE_LATE);
+        backoff.pause().await;
+        self.wait_on(stood_still(began_at, may_take));
+    }
+
+    /// Adds time in which this process or the machine stood still: it was no silence of a gateway.
+    fn wait_on(&mut self, stood_still: Option<Duration>) {
+        if let Some(time) = stood_still {
+            self.wait = self.wait.saturating_add(time + ONE_MORE_TRY);
+        }
     }
 
     /// How many might say something else when they are asked again.
@@ -173,7 +192,8 @@ impl Gateways {
     /// Notes that this one refuses requests with this token, whatever they ask for.
     pub(crate) fn refused(&mut self, number: usize, reason: String) {
         let contact = Contact::Answered;
-        self.failed(number, Trouble { reason, contact, may_be_done: false, is_lasting: true });
+        let told = Trouble::without_answer(reason);
+        self.failed(number, Trouble { contact, may_be_done: false, is_lasting: true, ..told });
     }
 }
 

@@ -274,18 +274,17 @@ impl GatewayReply<'_> {
     /// Why it decides nothing. What stands in front of a gateway may answer so although that has done what was asked for.
     pub(super) fn trouble(&self) -> Trouble {
         if self.wants_tls() {
-            let reason = "this port speaks TLS: write https://".to_owned();
-            return Trouble { reason, contact: Contact::None, may_be_done: false, is_lasting: true };
+            return Trouble::lasting("this port speaks TLS: write https://");
         }
         let problem = self.problem();
         if !problem.is_gateways() {
             return Trouble::without_answer(self.reason());
         }
         Trouble {
-            reason: self.reason(),
             contact: Contact::Answered,
             may_be_done: !problem.is_certain(),
             is_lasting: self.is_refusal() && self.status != 400,
+            ..Trouble::without_answer(self.reason())
         }
     }
 

@@ -40,7 +40,7 @@ use ending::{LAST_WORD_MAY_TAKE, release};
 use lease::{Alarm, LeaseClock};
 use once::CommandOutput;
 use processes::Family;
-use renewals::Renewals;
+use renewals::{Renewals, grant_may_take};
 use supervisor::{CommandState, CommandSupervisor, End};
 use turn::{Cause, NotTaken};
 
@@ -98,7 +98,8 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     let keys: Vec<_> = lock.all_keys().cloned().collect();
     let mut gateways = Gateways::at(path, &settings.gateways, &keys, Some(&token))?;
 
-    let held = match take(&mut gateways, lock, Some(&mut token), &mut signals, &terminal).await {
+    let may_take = grant_may_take(lock.ttl, settings.kill_after);
+    let held = match take(&mut gateways, lock, Some(&mut token), may_take, &mut signals, &terminal).await {
         Ok(held) => held,
         // That is no failure, and cron would mail what is said.
         Err(NotTaken { cause: Cause::Busy, may_be_held: false, .. }) if settings.busy_exit == 0 => {

@@ -2,9 +2,15 @@
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use rustls::{AlertDescription, CertificateError, Error as TlsError};
+
+use crate::clock::stood_still;
+
+/// How late a timer may ring on a busy machine.
+pub(super) const MAY_BE_LATE: Duration = Duration::from_millis(200);
 
 /// Why a request came to nothing.
 #[derive(Clone)]
@@ -15,6 +21,8 @@ pub(crate) struct Trouble {
     pub(crate) may_be_done: bool,
     /// The same request would fare the same again: something must be set right first.
     pub(crate) is_lasting: bool,
+    /// How long the request was under way, if this process or the machine stood still meanwhile: that is no silence of a gateway.
+    pub(crate) stood_still: Option<Duration>,
 }
 
 /// How far a request came.
@@ -30,7 +38,23 @@ pub(crate) enum Contact {
 impl Trouble {
     /// A gateway may have read the request, and has said nothing that can be used.
     pub(crate) fn without_answer(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), contact: Contact::Sent, may_be_done: true, is_lasting: false }
+        Self {
+            reason: reason.into(),
+            contact: Contact::Sent,
+            may_be_done: true,
+            is_lasting: false,
+            stood_still: None,
+        }
+    }
+
+    /// No gateway can have read the request, and the same will not be read either.
+    pub(super) fn lasting(reason: impl Into<String>) -> Self {
+        Self { contact: Contact::None, may_be_done: false, is_lasting: true, ..Self::without_answer(reason) }
+    }
+
+    /// The same of a request that was sent then, and was to end after so long at most.
+    pub(super) fn of_request(self, sent_at: Duration, patience: Duration) -> Self {
+        Self { stood_still: stood_still(sent_at, patience + MAY_BE_LATE), ..self }
     }
 }
 
@@ -39,15 +63,9 @@ impl From<reqwest::Error> for Trouble {
         let speaks_tls = error.url().is_some_and(|url| url.scheme() == "https");
         let is_unsent = error.is_connect() || error.is_builder();
         let passing = |reason: &str| match is_unsent {
-            true => Self {
-                reason: reason.to_owned(),
-                contact: Contact::None,
-                may_be_done: false,
-                is_lasting: false,
-            },
+            true => Self { contact: Contact::None, may_be_done: false, ..Self::without_answer(reason) },
             false => Self::without_answer(reason),
         };
-        let lasting = |reason| Self { reason, contact: Contact::None, may_be_done: false, is_lasting: true };
         if error.is_timeout() {
             return passing("no answer in time");
         }
@@ -59,7 +77,7 @@ impl From<reqwest::Error> for Trouble {
                 let is_of_handshake = is_unsent
                     || matches!(problem, TlsError::AlertReceived(AlertDescription::CertificateRequired));
                 return match is_of_handshake {
-                    true => lasting(tls_problem(problem)),
+                    true => Self::lasting(tls_problem(problem)),
                     false => passing(&broken_tls(problem)),
                 };
             }
@@ -233,7 +251,6 @@ fn in_words(error: &dyn std::fmt::Debug) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use rustls::pki_types::{ServerName, UnixTime};
     use rustls::{OtherError, PeerIncompatible};

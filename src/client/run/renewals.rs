@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::lease::LeaseClock;
 use crate::client::{Gateway, Gateways, HeldGrant, RenewAnswer, Trouble};
-use crate::clock::{boottime, jittered};
+use crate::clock::{boottime, jittered, stood_still};
 
 /// When the lease is renewed, as a part of it.
 const PART: u32 = 3;
@@ -60,7 +60,7 @@ impl<'a> Renewals<'a> {
         let (number, gateway) = self.gateways.next();
         let ttl = self.ttl;
         self.tries.spawn(async move { (number, gateway.renew(ttl, patience).await) });
-        if self.stood_still(now) {
+        if self.stood_still() {
             self.first_at = Some(now);
         }
         self.first_at.get_or_insert(now);
@@ -87,8 +87,8 @@ impl<'a> Renewals<'a> {
     }
 
     /// Whether the next was not sent for so long after its time that this process or the machine has stood still.
-    fn stood_still(&self, now: Duration) -> bool {
-        now > self.next_at + self.ttl / FOLLOWED_AFTER_PART
+    fn stood_still(&self) -> bool {
+        stood_still(self.next_at, self.ttl / FOLLOWED_AFTER_PART).is_some()
     }
 
     /// When the command must be asked to end. If this process or the machine stood still until then, it was not asked to renew
@@ -98,7 +98,7 @@ impl<'a> Renewals<'a> {
         match self.first_at {
             _ if self.over.is_some() => terms_at,
             None if self.next_at < terms_at => kills_at,
-            _ if self.next_at < terms_at && self.stood_still(boottime()) => kills_at,
+            _ if self.next_at < terms_at && self.stood_still() => kills_at,
             Some(at) if at > terms_at => at + kills_at.saturating_sub(at) / 2,
             _ => terms_at,
         }
@@ -135,6 +135,14 @@ impl<'a> Renewals<'a> {
     }
 }
 
+/// How long the answer to a grant may take for the command to be started: a renewal that takes as long must be back before
+/// the command is asked to end.
+pub(super) fn grant_may_take(ttl: Duration, kill_after: Duration) -> Duration {
+    let held = HeldGrant { ends_at: ttl, ..HeldGrant::default() };
+    let (renewed_at, lease) = (due_after(&held), LeaseClock::new(&held, ttl, kill_after));
+    renewed_at.min(lease.terms_at().saturating_sub(renewed_at))
+}
+
 /// Goes on renewing when the command has ended, until it is dropped. No answer ends that: what a worker sends needs no
 /// lease, and the lease only keeps others from doing the work again meanwhile.
 pub(super) async fn go_on_renewing(mut gateways: Gateways, ttl: Duration) -> Infallible {
@@ -158,4 +166,20 @@ fn pause_of(ttl: Duration) -> Duration {
 
 fn due_after(held: &HeldGrant) -> Duration {
     held.sent_at + held.ends_at.saturating_sub(held.sent_at) / PART
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the page on `run` says it.
+    #[test]
+    fn a_command_is_started_only_if_its_first_renewal_can_be_back_before_it_is_asked_to_end() {
+        for (ttl_ms, kill_after_ms, may_take_ms) in
+            [(1_500, 500, 350), (9_000, 3_000, 2_100), (18_000, 5_000, 6_000), (30_000, 5_000, 10_000)]
+        {
+            let [ttl, kill_after, may_take] = [ttl_ms, kill_after_ms, may_take_ms].map(Duration::from_millis);
+            assert_eq!(grant_may_take(ttl, kill_after), may_take, "{ttl_ms}");
+        }
+    }
 }

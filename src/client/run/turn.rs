@@ -10,7 +10,7 @@ use super::signals::Signals;
 use super::terminal::Terminal;
 use crate::client::{
     ABANDONED, AcquireAnswer, AcquireSettings, Busy, CommandFailure, Contact, Gateway, Gateways, HeldGrant,
-    REFUSED, RequestRefusal, StoredOutput, UNREACHABLE, by_signal, fresh_token,
+    REFUSED, RequestRefusal, StoredOutput, Trouble, UNREACHABLE, by_signal, fresh_token,
 };
 use crate::clock::{Backoff, boottime};
 use crate::lock::LeaseToken;
@@ -34,8 +34,6 @@ const FIRST_ANSWER_MAY_TAKE: Duration = Duration::from_secs(5);
 /// What an answer may take beyond the wait.
 const ANSWER_MAY_TAKE: Duration = Duration::from_secs(10);
 const ANSWER_OF_SEVERAL_MAY_TAKE: Duration = Duration::from_secs(4);
-/// The command is started only if at most this part of the lease may be over.
-const FRESH_PART: u32 = 3;
 /// How long giving up a place may take. Mostly the place ends by itself. If not, the user is told of it.
 const GIVING_UP_MAY_TAKE: Duration = Duration::from_secs(2);
 /// Why a lock that was granted is given up.
@@ -99,11 +97,13 @@ impl NotTaken {
     }
 }
 
-/// Takes the lock. If that fails, the place in the wait queue is given up. The token may be replaced, if there is one here.
+/// Takes the lock. If that fails, the place in the wait queue is given up. The token may be replaced, if there is one here. A
+/// grant counts only if its answer took no longer than it may.
 pub(crate) async fn take(
     gateways: &mut Gateways,
     settings: &AcquireSettings,
     token: Option<&mut LeaseToken>,
+    grant_may_take: Duration,
     signals: &mut Signals,
     terminal: &Terminal,
 ) -> Result<HeldGrant, NotTaken> {
@@ -111,6 +111,8 @@ pub(crate) async fn take(
         gateways,
         settings,
         token,
+        grant_may_take,
+        began_at: boottime(),
         progress: Progress::new(terminal),
         contact: Contact::None,
         has_decided: false,
@@ -143,6 +145,9 @@ struct Turn<'a> {
     settings: &'a AcquireSettings,
     /// What the gateways are asked with, if it may be replaced.
     token: Option<&'a mut LeaseToken>,
+    /// How long the answer to a grant may take.
+    grant_may_take: Duration,
+    began_at: Duration,
     progress: Progress<'a>,
     /// How far a request has come.
     contact: Contact,
@@ -158,105 +163,53 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     async fn ask(&mut self) -> Result<HeldGrant, NotTaken> {
-        let began_at = boottime();
-        let wait_ends_at = began_at.saturating_add(self.settings.wait);
-        // Gateways that answer but do not decide are tried for this long at least.
-        let contact_ends_at = began_at.saturating_add(self.gateways.wait());
-        let is_alone = self.gateways.count() == 1;
-        let (slice, answer_may_take) = match is_alone {
-            true => (SLICE, ANSWER_MAY_TAKE),
-            false => (SLICE_OF_SEVERAL, ANSWER_OF_SEVERAL_MAY_TAKE),
-        };
-        let mut longest_slice = match self.settings.others.is_empty() {
-            // The first of them is held meanwhile. At least half of what it may be held is for the command.
-            false => self
-                .settings
-                .max_hold
-                .map_or(SLICE_OF_SEVERAL_LOCKS, |most| SLICE_OF_SEVERAL_LOCKS.min(most / 2)),
-            true if self.progress.is_seen() => WATCHED_SLICE,
-            true => slice,
-        };
+        let mut longest_slice = self.longest_slice();
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut may_not_wait = false;
         let mut is_repeated = false;
-        let mut slow_ends_at = None;
+        let mut slow_since = None;
         loop {
             let asked_at = boottime();
             let is_kept_out = std::mem::take(&mut may_not_wait);
             let left = if is_kept_out || is_repeated {
                 Duration::ZERO
             } else {
-                wait_ends_at.saturating_sub(asked_at)
+                self.wait_ends_at().saturating_sub(asked_at)
             };
             // A request in the queue hears nothing until its end. A gateway that goes away before it has said who has the lock
             // is not waited for long.
             let slice = if self.has_decided { longest_slice } else { FIRST_SLICE.min(longest_slice) };
             let wait = slice.min(left);
-            let patience = if self.contact == Contact::Answered {
-                wait + answer_may_take
-            } else {
-                // The last try too has some time, so that its failure says what is wrong.
-                let left = contact_ends_at.saturating_sub(asked_at).min(FIRST_ANSWER_MAY_TAKE);
-                let share = left.div_f64(self.gateways.count() as f64);
-                share.max(wait + FIRST_SLICE)
-            };
             let (number, gateway) = self.gateways.next();
             self.is_asking = true;
-            let answer = self.answer(&gateway, wait, patience).await;
+            let answer = self.answer(&gateway, wait, self.patience(wait, asked_at)).await;
             self.is_asking = false;
             let now = boottime();
-            let contact = match &answer {
-                AcquireAnswer::NotNow(trouble) => trouble.contact,
-                _ => Contact::Answered,
-            };
-            self.contact = self.contact.max(contact);
-            match &answer {
-                AcquireAnswer::Held(_) | AcquireAnswer::Busy(_) => {
-                    self.gateways.answered(number);
-                    self.has_decided = true;
-                    // A copy of an earlier request that had no answer may take the lock later.
-                    self.may_have_lock |= matches!(
-                        answer,
-                        AcquireAnswer::Held(_) | AcquireAnswer::Busy(Busy { is_own: true, .. })
-                    );
-                    // A record has no queue. But a request that had no answer may reach a gateway yet.
-                    self.may_have_place |= self.may_have_lock || self.settings.once.is_none();
-                }
-                AcquireAnswer::NotNow(trouble) => {
-                    self.may_have_place |= contact > Contact::None;
-                    self.may_have_lock |= trouble.may_be_done;
-                }
-                AcquireAnswer::Done(_) => (self.may_have_place, self.may_have_lock) = (false, false),
-                AcquireAnswer::Refused(_)
-                | AcquireAnswer::MayNotWait(_)
-                | AcquireAnswer::TokenReleased(_) => {}
-            }
+            self.note(number, &answer);
             match answer {
-                AcquireAnswer::Held(held) if now < held.sent_at + self.settings.ttl / FRESH_PART => {
-                    return Ok(held);
-                }
+                AcquireAnswer::Held(held) if now < held.sent_at + self.grant_may_take => return Ok(held),
                 // It was sent before a long wait, so what it says is too little: the same request again, which does not wait,
                 // says how much is left from now on.
                 AcquireAnswer::Held(_) if !std::mem::replace(&mut is_repeated, true) => {}
                 // It is the answers that are slow. Until they are faster, others may have the lock.
                 AcquireAnswer::Held(_) => {
-                    let ends_at = *slow_ends_at.get_or_insert(now.saturating_add(self.gateways.wait()));
+                    let ends_at = slow_since.get_or_insert(now).saturating_add(self.gateways.wait());
                     // With a min_hold the lock stays taken after a release, for this process too. A release that no gateway confirmed
                     // may still come: nothing is begun under this token any more.
                     if now >= ends_at || self.settings.min_hold.is_none() && !self.start_over().await {
                         return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
                     }
                     is_repeated = false;
-                    backoff.pause().await;
+                    self.gateways.pause(&mut backoff).await;
                 }
                 AcquireAnswer::TokenReleased(_)
-                    if now >= wait_ends_at.max(contact_ends_at) || self.token.is_none() =>
+                    if now >= self.wait_ends_at().max(self.contact_ends_at()) || self.token.is_none() =>
                 {
                     return Err(NotTaken::because(Cause::Busy, TAKEN_AWAY));
                 }
                 AcquireAnswer::TokenReleased(_) => {
                     self.start_over().await;
-                    backoff.pause().await;
+                    self.gateways.pause(&mut backoff).await;
                 }
                 AcquireAnswer::Done(result) => return Err(NotTaken::because(Cause::Done(result), "")),
                 // The command was never started, so to give the place up leaves no doubt behind.
@@ -267,12 +220,12 @@ impl Turn<'_> {
                 AcquireAnswer::Busy(busy) if busy.is_abandoned => {
                     return Err(NotTaken::because(Cause::Abandoned, ""));
                 }
-                AcquireAnswer::Busy(busy) if now >= wait_ends_at => {
+                AcquireAnswer::Busy(busy) if now >= self.wait_ends_at() => {
                     let of = busy.key.map(|key| format!("{key:?}: ")).unwrap_or_default();
                     return Err(NotTaken::because(Cause::Busy, of + &busy.reason));
                 }
                 AcquireAnswer::Busy(busy) => {
-                    (is_repeated, slow_ends_at) = (false, None);
+                    (is_repeated, slow_since) = (false, None);
                     let key = busy.key.as_deref().unwrap_or(self.settings.key.as_str());
                     self.progress.note(key, &busy);
                     // Another gateway may have room for one who waits.
@@ -281,28 +234,12 @@ impl Turn<'_> {
                     }
                     // Where there is no place to wait in, it is looked for from time to time.
                     if wait.is_zero() || now < asked_at + wait / 2 {
-                        backoff.pause().await;
+                        self.gateways.pause(&mut backoff).await;
                     }
                 }
                 // The same gateway says whether another client has the lock, or why none can.
                 AcquireAnswer::MayNotWait(_) => may_not_wait = true,
-                AcquireAnswer::NotNow(trouble) => {
-                    let reason = trouble.reason.clone();
-                    let have_all_failed = self.gateways.failed(number, trouble);
-                    let is_known = self.contact == Contact::Answered;
-                    // A lock that others hold is waited for, and a store that is away from the start is not.
-                    let is_over = now >= contact_ends_at && (!self.has_decided || now >= wait_ends_at);
-                    let is_useless = !is_known && !self.gateways.may_answer();
-                    if have_all_failed && (is_over || is_useless) {
-                        let reason = self.gateways.trouble().unwrap_or(reason);
-                        let cause = if is_useless { Cause::Misconfigured } else { Cause::Unreachable };
-                        return Err(NotTaken::because(cause, reason));
-                    }
-                    self.progress.trouble(self.settings.key.as_str(), &reason);
-                    if have_all_failed {
-                        backoff.pause().await;
-                    }
-                }
+                AcquireAnswer::NotNow(trouble) => self.go_on_after(number, trouble, &mut backoff).await?,
                 AcquireAnswer::Refused(refusal)
                     if refusal.parameter.as_deref() == Some("wait") && !wait.is_zero() =>
                 {
@@ -317,6 +254,90 @@ impl Turn<'_> {
                 }
             }
         }
+    }
+
+    fn wait_ends_at(&self) -> Duration {
+        self.began_at.saturating_add(self.settings.wait)
+    }
+
+    /// Gateways that answer but do not decide are tried for this long at least.
+    fn contact_ends_at(&self) -> Duration {
+        self.began_at.saturating_add(self.gateways.wait())
+    }
+
+    fn longest_slice(&self) -> Duration {
+        match self.settings.others.is_empty() {
+            // The first of them is held meanwhile. At least half of what it may be held is for the command.
+            false => self
+                .settings
+                .max_hold
+                .map_or(SLICE_OF_SEVERAL_LOCKS, |most| SLICE_OF_SEVERAL_LOCKS.min(most / 2)),
+            true if self.progress.is_seen() => WATCHED_SLICE,
+            true if self.gateways.count() == 1 => SLICE,
+            true => SLICE_OF_SEVERAL,
+        }
+    }
+
+    /// How long the answer to a request may take that waits for so long.
+    fn patience(&self, wait: Duration, asked_at: Duration) -> Duration {
+        let count = self.gateways.count();
+        if self.contact == Contact::Answered {
+            return wait + if count == 1 { ANSWER_MAY_TAKE } else { ANSWER_OF_SEVERAL_MAY_TAKE };
+        }
+        // The last try too has some time, so that its failure says what is wrong.
+        let left = self.contact_ends_at().saturating_sub(asked_at).min(FIRST_ANSWER_MAY_TAKE);
+        left.div_f64(count as f64).max(wait + FIRST_SLICE)
+    }
+
+    /// Notes how far a request has come, and what it may have got.
+    fn note(&mut self, number: usize, answer: &AcquireAnswer) {
+        let contact = match answer {
+            AcquireAnswer::NotNow(trouble) => trouble.contact,
+            _ => Contact::Answered,
+        };
+        self.contact = self.contact.max(contact);
+        match answer {
+            AcquireAnswer::Held(_) | AcquireAnswer::Busy(_) => {
+                self.gateways.answered(number);
+                self.has_decided = true;
+                // A copy of an earlier request that had no answer may take the lock later.
+                self.may_have_lock |=
+                    matches!(answer, AcquireAnswer::Held(_) | AcquireAnswer::Busy(Busy { is_own: true, .. }));
+                // A record has no queue. But a request that had no answer may reach a gateway yet.
+                self.may_have_place |= self.may_have_lock || self.settings.once.is_none();
+            }
+            AcquireAnswer::NotNow(trouble) => {
+                self.may_have_place |= contact > Contact::None;
+                self.may_have_lock |= trouble.may_be_done;
+            }
+            AcquireAnswer::Done(_) => (self.may_have_place, self.may_have_lock) = (false, false),
+            AcquireAnswer::Refused(_) | AcquireAnswer::MayNotWait(_) | AcquireAnswer::TokenReleased(_) => {}
+        }
+    }
+
+    /// Makes the pause after an answer that decides nothing, if another one is worth waiting for.
+    async fn go_on_after(
+        &mut self,
+        number: usize,
+        trouble: Trouble,
+        backoff: &mut Backoff,
+    ) -> Result<(), NotTaken> {
+        let reason = trouble.reason.clone();
+        let have_all_failed = self.gateways.failed(number, trouble);
+        let now = boottime();
+        // A lock that others hold is waited for, and a store that is away from the start is not.
+        let is_over = now >= self.contact_ends_at() && (!self.has_decided || now >= self.wait_ends_at());
+        let is_useless = self.contact < Contact::Answered && !self.gateways.may_answer();
+        if have_all_failed && (is_over || is_useless) {
+            let reason = self.gateways.trouble().unwrap_or(reason);
+            let cause = if is_useless { Cause::Misconfigured } else { Cause::Unreachable };
+            return Err(NotTaken::because(cause, reason));
+        }
+        self.progress.trouble(self.settings.key.as_str(), &reason);
+        if have_all_failed {
+            self.gateways.pause(backoff).await;
+        }
+        Ok(())
     }
 
     /// The answer to one request; meanwhile the time on the terminal goes on.

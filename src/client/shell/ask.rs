@@ -39,7 +39,6 @@ pub(super) async fn ask<T>(
     aim: Aim,
     request: impl AsyncFn(&Gateway, Duration) -> Result<T, NoDecision>,
 ) -> Result<Answered<T>, CommandFailure> {
-    let ends_at = boottime().saturating_add(gateways.wait());
     let mut tries = AskTries::new();
     let mut is_repeated = false;
     loop {
@@ -52,7 +51,7 @@ pub(super) async fn ask<T>(
             Err(no_answer) => {
                 is_repeated |= matches!(&no_answer, NoDecision::NotNow(trouble) if trouble.may_be_done);
                 let aim = if is_repeated { aim } else { Aim::to(aim.what) };
-                tries.failed(gateways, number, no_answer, aim, boottime() >= ends_at).await?;
+                tries.failed(gateways, number, no_answer, aim, true).await?;
             }
         }
     }
@@ -64,22 +63,25 @@ pub(super) fn patience(gateways: &Gateways) -> Duration {
 }
 
 /// Tries without an answer, one after the other.
-pub(super) struct AskTries(Backoff);
+pub(super) struct AskTries {
+    began_at: Duration,
+    backoff: Backoff,
+}
 
 impl AskTries {
     pub(super) fn new() -> Self {
-        Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
+        Self { began_at: boottime(), backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE) }
     }
 
-    /// Notes one of them, and makes the pause before the next. It is the last one if it `is_over`, or if none would say
-    /// anything else.
+    /// Notes one of them, and makes the pause before the next. It is the last one if the time for a gateway is over, where that
+    /// counts, or if none would say anything else.
     pub(super) async fn failed(
         &mut self,
         gateways: &mut Gateways,
         number: usize,
         no_answer: NoDecision,
         aim: Aim,
-        is_over: bool,
+        is_timed: bool,
     ) -> Result<(), CommandFailure> {
         let trouble = match no_answer {
             NoDecision::Refused(reason) => {
@@ -92,17 +94,18 @@ impl AskTries {
         if !gateways.failed(number, trouble) {
             return Ok(());
         }
+        let is_over = is_timed && boottime() >= self.began_at.saturating_add(gateways.wait());
         let is_useless = !gateways.may_answer();
         if is_over || is_useless {
             let why = gateways.trouble().unwrap_or(reason);
             let status = if is_useless { REFUSED } else { UNREACHABLE };
             return Err(CommandFailure::new(status, format!("cannot {}: {why}", aim.what)).and(aim.doubt));
         }
-        self.pause().await;
+        self.pause(gateways).await;
         Ok(())
     }
 
-    pub(super) async fn pause(&mut self) {
-        self.0.pause().await;
+    pub(super) async fn pause(&mut self, gateways: &mut Gateways) {
+        gateways.pause(&mut self.backoff).await;
     }
 }

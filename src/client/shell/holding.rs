@@ -25,6 +25,8 @@ const RENEW: Aim = Aim { what: "renew the lease", doubt: "the lease may be longe
 /// Asking may have taken longer than the lease had left.
 const LEASE_MAY_BE_OVER: &str = "it may be over by now: count from the last renewal that succeeded";
 const RELEASE: Aim = Aim { what: "release the lock", doubt: "the lock may be free all the same" };
+/// The script is told of a lease only if at most this part of it may be over.
+const FRESH_PART: u32 = 3;
 /// How long the release of a lock may take of which the script cannot be told.
 const TAKING_BACK_MAY_TAKE: Duration = Duration::from_secs(1);
 
@@ -54,7 +56,9 @@ pub(super) async fn acquire(settings: &TakeSettings) -> Result<u8, CommandFailur
     let mut gateways = Gateways::new(gateways, Some(&lock.key), Some(&token))?;
     // The one in the file stays.
     let replaced = file.is_none().then_some(&mut token);
-    let taken = take(&mut gateways, lock, replaced, &mut signals, &Terminal::open()).await;
+    // A script has the rest of the lease for itself.
+    let may_take = lock.ttl / FRESH_PART;
+    let taken = take(&mut gateways, lock, replaced, may_take, &mut signals, &Terminal::open()).await;
     let (failure, may_be_held) = match taken {
         Err(not_taken) => (not_taken.explain(lock, BUSY), not_taken.may_be_held),
         Ok(held) => {

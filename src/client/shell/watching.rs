@@ -35,7 +35,6 @@ async fn follow(settings: &ListSettings) -> Result<u8, CommandFailure> {
     let ListSettings { gateways, prefix, json } = settings;
     let mut gateways = Gateways::new(gateways, None, None)?;
     let (mut last, mut has_begun) = (None::<String>, false);
-    let contact_ends_at = boottime().saturating_add(gateways.wait());
     let mut tries = AskTries::new();
     loop {
         let (number, gateway) = gateways.next();
@@ -60,13 +59,12 @@ async fn follow(settings: &ListSettings) -> Result<u8, CommandFailure> {
                 if boottime() > began_at + LASTING {
                     tries = AskTries::new();
                 }
-                tries.pause().await;
+                tries.pause(&mut gateways).await;
                 NoDecision::NotNow(trouble)
             }
         };
         // Once there was a gateway, one that comes back is worth waiting for.
-        let is_over = !has_begun && boottime() >= contact_ends_at;
-        tries.failed(&mut gateways, number, trouble, AIM, is_over).await?;
+        tries.failed(&mut gateways, number, trouble, AIM, !has_begun).await?;
     }
 }
 

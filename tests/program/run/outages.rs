@@ -177,3 +177,20 @@ async fn answers_that_are_too_slow_for_the_ttl_end_run_and_the_lock_is_released_
         passage.reaches(Progress::Answered).await;
     }
 }
+
+/// It would be ended in the middle of its work, each time anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_command_is_started_whose_first_renewal_could_not_come_back_in_time() {
+    let gateway = Gateway::start(&["--store", "memory:"]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(proxy.url());
+    // Less than a third of the ttl. But SIGTERM comes 700 ms after the first renewal.
+    let late = || Fate::late_answer(Duration::from_millis(800));
+    proxy.set_policy(move |message| if message.starts_with(b"PUT ") { late() } else { Fate::Pass });
+    let args = ["--ttl", "3s", "--gateway-wait", "0s", "k", "--", "touch", "wrong"];
+    for name in ["run", "once"] {
+        let ended = scene.launch(scene.command_of(name, &args)).end().await;
+        ended.expect_line(69, &["answers take too long for a lease this short"]);
+    }
+    assert!(!scene.path("wrong").exists());
+}

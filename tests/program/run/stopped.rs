@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::kit::{Scene, is_alive, is_held, left_of, requests};
-use kit::{Client, Gateway, eventually};
+use super::kit::{Scene, is_alive, is_held, left_of, requests, waiters};
+use kit::{Client, Gateway, eventually, fresh_token};
 
 /// A gateway whose answers do not wait for a disk: a short lease would be over before it is told of.
 async fn in_memory() -> Gateway {
@@ -88,6 +88,34 @@ async fn a_run_that_was_stopped_beyond_its_lease_kills_at_once_and_no_stale_writ
     let fences: Vec<u64> = fences.lines().map(|line| line.parse().unwrap()).collect();
     assert!(fences.is_sorted(), "a stale write was taken");
     assert_ne!(fences.first(), fences.last());
+}
+
+/// Its answer was there all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_stopped_before_its_first_answer_asks_again() {
+    let gateway = in_memory().await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    let [lock, work] = [fresh_token(), fresh_token()];
+    client.put("/locks/k?ttl=5m").token(&lock).send().await.expect(201);
+    client.put("/once/k?ttl=5m").token(&work).send().await.expect(201);
+    let args = ["--gateway-wait", "0s", "--ttl", "1s", "k", "--", "true"];
+    let all = [("run", &args[..]), ("once", &args), ("acquire", &args[..5])];
+    let all = all.map(|(name, args)| scene.launch(scene.command_of(name, args)));
+    eventually("all of them wait", async || {
+        let metrics = client.get("/metrics").send().await.body;
+        let is_work_waited_for = String::from_utf8_lossy(&metrics).contains("fencepost_once_waiters 1");
+        is_work_waited_for && waiters(&client).await == 2
+    })
+    .await;
+    all.iter().for_each(|waiting| waiting.signal("STOP"));
+    // Their first requests may take two seconds.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    all.iter().for_each(|waiting| waiting.signal("CONT"));
+    client.delete("/locks/k").token(&lock).send().await.expect(204);
+    client.delete("/once/k?clean=true").token(&work).send().await.expect(204);
+    for waiting in all {
+        waiting.end().await.expect_silent(0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

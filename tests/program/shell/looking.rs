@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 use std::fmt::Write;
+use std::time::Duration;
 
-use kit::{Gateway, KeysFile, eventually};
+use kit::proxy::{Fate, Framing, Progress};
+use kit::{Gateway, KeysFile, Proxy, eventually};
 
 use super::door::Door;
 use crate::run::kit::Scene;
@@ -114,4 +116,21 @@ async fn a_watch_goes_on_when_its_gateway_is_back() {
     let ended = watching.end().await;
     assert!(ended.stderr.contains("looking for a gateway"), "{ended:?}");
     drop(gateway);
+}
+
+/// Its answer may have been there all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_was_stopped_before_its_answer_asks_again() {
+    let mut door = Door::plain().await;
+    door.client().put("/locks/k?ttl=5m").send().await.expect(201);
+    let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
+    door.scene = Scene::at(proxy.url());
+    let mut silent = proxy.expect("GET ", Fate::HalfOpen);
+    let asking = door.scene.launch(door.scene.command_of("status", &["k", "--gateway-wait", "0s"]));
+    silent.reaches(Progress::Seen).await;
+    asking.signal("STOP");
+    // Its request may take ten seconds.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    asking.signal("CONT");
+    asking.end().await.expect_silent(0);
 }
