@@ -9,6 +9,8 @@ use crate::client::{AcquireSettings, Gateway, Gateways, ReleaseAnswer, Trouble, 
 
 /// How long a release is tried: after that the lock is free when its lease ends.
 const RELEASE_MAY_TAKE: Duration = Duration::from_secs(5);
+/// The same where it decides whether work counts as done perhaps: the next run may have to wait for a person.
+const CLEAN_RELEASE_MAY_TAKE: Duration = Duration::from_mins(1);
 /// How long one try may take, and the pause before the next one.
 const RELEASE_TRY_MAY_TAKE: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(200);
@@ -26,7 +28,9 @@ pub(super) async fn release(
 ) {
     let release = async |gateway: &Gateway, patience| gateway.release(is_clean, patience).await;
     let name = lock.name();
-    match last_answer(gateways, signals, RELEASE_MAY_TAKE, RELEASE_TRY_MAY_TAKE, release).await {
+    let is_clean_work = is_clean && lock.once.is_some();
+    let may_take = if is_clean_work { CLEAN_RELEASE_MAY_TAKE } else { RELEASE_MAY_TAKE };
+    match last_answer(gateways, signals, may_take, RELEASE_TRY_MAY_TAKE, release).await {
         Some(ReleaseAnswer::Done) => {}
         Some(ReleaseAnswer::NotHeld(reason)) => {
             let one = lock.said_of("", "at least one of ");
@@ -38,7 +42,8 @@ pub(super) async fn release(
                 "could not be released, and may stay taken until its lease ends",
                 "could not all be released, and may stay taken until their leases end",
             );
-            say(&format!("{name} {until}: {why}"));
+            let counts = if is_clean_work { ", and then counts as work that may have been done" } else { "" };
+            say(&format!("{name} {until}{counts}: {why}"));
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use kit::{Client, Gateway, RedisServer, eventually, fresh_token};
+use kit::proxy::{Fate, Framing, Progress};
+use kit::{Client, Gateway, Proxy, RedisServer, eventually, fresh_token};
 
 use crate::run::kit::Scene;
 
@@ -63,4 +64,31 @@ async fn a_result_that_a_full_store_refuses_is_stored_as_its_status() {
     assert_eq!((record["state"].as_str(), record["status"].as_u64()), (Some("done"), Some(0)));
     assert!(record["result_bytes"].as_u64().unwrap() <= 1024, "{record}");
     scene.do_work(&[], "echo other").await.expect_line(0, &["\"k\" is done", "output of 5000 bytes"]);
+}
+
+/// With `--no-takeover`, a person would have to find out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clean_end_is_told_to_a_gateway_that_comes_back_and_if_not_the_line_says_that_it_counts() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let (scene, client) = (Scene::at(proxy.url()), Client::new(gateway.address));
+    let cut = |message: &[u8]| if message.starts_with(b"DELETE ") { Fate::CutBefore } else { Fate::Pass };
+    let clean_end = async || {
+        let running = scene.start_work(&["--ttl", "1m", "--clean-status", "5"], "exit 5");
+        proxy.expect("DELETE ", Fate::CutBefore).reaches(Progress::Seen).await;
+        running
+    };
+    proxy.set_policy(cut);
+    let running = clean_end().await;
+    // For longer than the release of a lock is tried.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    proxy.set_policy(|_| Fate::Pass);
+    running.end().await.expect_silent(5);
+    client.get("/once/k").send().await.expect(404);
+
+    proxy.set_policy(cut);
+    let running = clean_end().await;
+    running.signal("INT");
+    let counts = "stay taken until its lease ends, and then counts as work that may have been done";
+    running.end().await.expect_line(5, &["the work \"k\" could not be released", counts]);
 }
