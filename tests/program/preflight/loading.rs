@@ -1,9 +1,12 @@
 //! What is left of the locks after a restart of a Redis whose users are restricted, and what is said of that before.
 
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 use std::time::Duration;
 
 use super::{lines_with, says};
 use kit::gateway::run;
+use kit::http::Call;
 use kit::proxy::{Fate, Framing, Gate, Proxy};
 use kit::quorum::{AGE_QUARANTINE, BRIEF, DURABLE, RECORD, is_ready};
 use kit::{Client, Gateway, Quorum, RedisServer, eventually, fresh_token};
@@ -134,6 +137,7 @@ async fn a_default_user_that_may_not_do_what_the_file_has_is_warned_of() {
         (&["off", "~fencepost:*", "+@all", "-pexpireat"], true),
         (&["off", "~fencepost:*", "+@all", "-select"], true),
         (&["off", "~fencepost:{0}:lock:*", "+@all"], true),
+        (&["off", "~fencepost:*", "+@all", "-rename"], true),
         (&["off", "~fencepost:*", "+@all"], false),
         (&["off", "~*", "&*", "+@all"], false),
         (&["on", "nopass", "~*", "&*", "+@all"], false),
@@ -153,6 +157,82 @@ async fn a_default_user_that_may_not_do_what_the_file_has_is_warned_of() {
     let _: () = command(&redis, &["CONFIG", "SET", "appendonly", "no"]).await;
     let page = check(&url(&redis));
     assert!(!page.contains("may drop") && page.contains("warning: no append-only file"), "{page}");
+}
+
+/// The names of all commands that the append-only file has.
+async fn in_the_file(redis: &RedisServer) -> BTreeSet<String> {
+    let told: HashMap<String, String> = command(redis, &["CONFIG", "GET", "dir"]).await;
+    let files = std::fs::read_dir(Path::new(&told["dir"]).join("appendonlydir")).unwrap();
+    let path =
+        files.map(|file| file.unwrap().path()).find(|path| path.to_str().unwrap().ends_with(".incr.aof"));
+    let file = std::fs::read(path.unwrap()).unwrap();
+    let (mut rest, mut names) = (&file[..], BTreeSet::new());
+    /// The number in the next line, which begins with this letter.
+    fn number(rest: &mut &[u8], letter: &str) -> usize {
+        let end = rest.iter().position(|byte| *byte == b'\r').unwrap();
+        let line = std::str::from_utf8(&rest[..end]).unwrap();
+        *rest = &rest[end + 2..];
+        line.strip_prefix(letter).unwrap().parse().unwrap()
+    }
+    while !rest.is_empty() {
+        for at in 0..number(&mut rest, "*") {
+            let length = number(&mut rest, "$");
+            if at == 0 {
+                names.insert(String::from_utf8(rest[..length].to_vec()).unwrap().to_uppercase());
+            }
+            rest = &rest[length + 2..];
+        }
+    }
+    names
+}
+
+/// What a file has is what scripts wrote, and what a server made of that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_default_user_that_lacks_any_command_of_the_file_is_warned_of() {
+    let redis = server(&["off", "~*", "&*", "+@all"]).await;
+    let gateway = Gateway::start(&["--store", &url(&redis), "--once-memory", "100000000"]).await;
+    let client = Client::new(gateway.address);
+    let done = async |call: Call, token: &str| {
+        let answer = call.token(token).send().await;
+        assert!(answer.status < 300, "{}: {}", answer.status, String::from_utf8_lossy(&answer.body));
+    };
+    for (path, terms) in [("/locks/one", "ttl=1m"), ("/locks/slot", "ttl=1m&slots=1")] {
+        let [first, second] = [fresh_token(), fresh_token()];
+        done(client.put(&format!("{path}?{terms}")), &first).await;
+        done(client.patch(path), &first).await;
+        let waiting = tokio::spawn(client.put(&format!("{path}?{terms}&wait=15s")).token(&second).send());
+        eventually("it waits", async || client.get(path).send().await.json()["waiters"] == 1).await;
+        done(client.delete(path), &first).await;
+        waiting.await.unwrap().expect(201);
+        done(client.delete(path), &second).await;
+    }
+    let worker = fresh_token();
+    done(client.put("/locks/broken?ttl=1m"), &worker).await;
+    client.delete("/locks/broken?force=true").send().await.expect(204);
+    done(client.put("/lock?key=a&key=b&ttl=1m"), &worker).await;
+    for (path, result) in [("/once/short", 10), ("/once/long", 20_000)] {
+        done(client.put(path), &worker).await;
+        done(client.patch(path), &worker).await;
+        done(client.post(path).body(vec![b'x'; result]), &worker).await;
+    }
+    done(client.put("/once/given-up"), &worker).await;
+    done(client.delete("/once/given-up"), &worker).await;
+    done(client.put("/once/broken"), &worker).await;
+    client.delete("/once/broken?force=true&clean=true").send().await.expect(204);
+    let mut names = in_the_file(&redis).await;
+    // These say where something begins and ends. No user needs a permission for them at a restart.
+    assert!(names.remove("MULTI") && names.remove("EXEC"), "{names:?}");
+    for name in ["DEL", "HSET", "PEXPIREAT", "RENAME", "SELECT", "SET", "SETRANGE", "ZADD", "ZREM"] {
+        assert!(names.contains(name), "{name} is not among {names:?}");
+    }
+    for name in names {
+        let lacks = format!("-{}", name.to_lowercase());
+        let _: () =
+            command(&redis, &["ACL", "SETUSER", "default", "reset", "off", "~*", "&*", "+@all", &lacks])
+                .await;
+        let page = check(&url(&redis));
+        assert!(page.contains("; a restart may drop a part of it"), "{lacks}: {page}");
+    }
 }
 
 /// What a check cannot find out it does not call safe.

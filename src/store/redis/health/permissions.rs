@@ -179,7 +179,7 @@ fn name_of(call: &str) -> String {
 }
 
 /// The key of a record, and where a result is put aside for it.
-fn records(keys: &KeySpace) -> [String; 2] {
+pub(super) fn records(keys: &KeySpace) -> [String; 2] {
     LockKey::parse(b"preflight").map(|key| [keys.once(&key), keys.aside(&key)]).unwrap_or_default()
 }
 

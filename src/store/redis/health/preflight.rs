@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::identity::IS_REPLICA;
 use super::loading::Loading;
-use super::permissions::{Permissions, refusal_of_writes, samples};
+use super::permissions::{Permissions, records, refusal_of_writes, samples};
 use super::profile::{Config, OtherStore, Profile, Version};
 use super::room::{NoRecords, RoomState};
 use crate::store::redis::address::{Layout, RedisAddress};
@@ -159,7 +159,7 @@ impl Preflight {
         )?;
         let loading = async {
             match profile.has_append_only_file && may_ask_of_others {
-                true => Loading::ask(&mut first, &samples(keys)).await,
+                true => Loading::ask(&mut first, &[samples(keys), records(keys).to_vec()].concat()).await,
                 false => Ok(permissions.loading.clone()),
             }
         };
@@ -278,8 +278,8 @@ impl Preflight {
             (true, _) => match &permissions.loading {
                 Loading::All => {}
                 Loading::Part(reason) => warn(&format!(
-                    "a restart of the server may free locks that are held: it loads its append-only file as the user default, and \
-                     may drop what that user may not do ({reason}). If no program needs this user, write \
+                    "a restart of the server may free locks that are held, or lose results of records: it loads its append-only \
+                     file as the user default, and may drop what that user may not do ({reason}). If no program needs this user, write \
                      `user default off ~* &* +@all`"
                 )),
                 Loading::Unknown => warn(
