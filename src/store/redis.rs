@@ -13,8 +13,6 @@ use redis::Cmd;
 use tokio::sync::{Mutex, Semaphore, broadcast};
 use tokio::time::Instant;
 
-use self::address::Layout;
-use self::connection::door::Door;
 use self::connection::link::Link;
 use self::connection::servers::Servers;
 use self::fast_path::{FastPath, renewed_in};
@@ -69,7 +67,6 @@ pub struct RedisStore {
     presence_life_ms: String,
     /// For each bucket, the answer to the last heartbeat that was answered, and the link over which it came.
     last_heartbeats: Mutex<HashMap<Bucket, (u64, String)>>,
-    door: Arc<Door>,
     publisher: Publisher,
     fast_path: FastPath,
     /// Begins that may be under way.
@@ -81,10 +78,6 @@ pub struct RedisStore {
 impl RedisStore {
     /// Starts to connect in the background: a gateway may start before its Redis does.
     pub fn start(address: &RedisAddress, settings: &RedisSettings) -> Result<Self, AddressError> {
-        let client = match address.layout() {
-            Layout::Server => Some(address.client(&address.nodes()[0])?),
-            _ => None,
-        };
         let preflight = Preflight::new(address, settings);
         let keys = preflight.keys().clone();
         // Random, so that no gateway is taken for the one that stood here before.
@@ -93,7 +86,6 @@ impl RedisStore {
         let hints =
             Hints { gateway, sender: broadcast::channel(MOST_HINTS).0, peer_channels: peer_channels.clone() };
         let servers = Arc::new(Servers::start(address, &preflight, settings.reply_timeout, &hints)?);
-        let door = Door::start(servers.clone(), client, settings.reply_timeout);
         Ok(Self {
             publisher: Publisher::new(peer_channels, servers.clone()),
             servers,
@@ -104,7 +96,6 @@ impl RedisStore {
             max_waiters_per_key: settings.line.max_waiters_per_key.to_string(),
             presence_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
             last_heartbeats: Mutex::default(),
-            door,
             fast_path: FastPath::new(),
             begins: Semaphore::new(MOST_BEGINS),
             results_read: Semaphore::new(MOST_RESULTS_READ),
@@ -274,7 +265,7 @@ impl LockStore for RedisStore {
             Request::Heartbeat(request) => {
                 self.heartbeat(request.bucket, deadline).map_ok(Reply::Heartbeat).boxed()
             }
-            Request::Check(_) => self.door.check(deadline).map_ok(Reply::Check).boxed(),
+            Request::Check(_) => self.servers.check(deadline).map_ok(Reply::Check).boxed(),
             Request::Begin(request) => self.begin(request, deadline).map_ok(Reply::Begin).boxed(),
             Request::StoreResult(request) => {
                 self.store_result(request, deadline).map_ok(Reply::StoreResult).boxed()
@@ -299,7 +290,7 @@ impl LockStore for RedisStore {
     }
 
     fn seems_ready(&self) -> BoxFuture<'_, bool> {
-        self.door.seems_open().boxed()
+        self.servers.seem_ready().boxed()
     }
 
     fn keeps_no_records(&self, key: Option<&LockKey>) -> Option<String> {

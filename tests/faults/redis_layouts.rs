@@ -1,10 +1,13 @@
 //! Sentinel, Cluster and quorum as they are protected: with passwords and with TLS. What happens when they fail over, or
 //! fail, stands in `failover.rs` and `quorum_faults.rs`.
 
+use futures_util::future::join_all;
+
 use kit::certificates::Certificates;
+use kit::metrics::Scrape;
 use kit::redis_server::RedisServer;
 use kit::sentinels::{MASTER, SentinelOptions, SentinelSetup};
-use kit::{Client, Gateway, RedisCluster, eventually, server_port};
+use kit::{Client, Gateway, Quorum, RedisCluster, eventually, server_port};
 
 /// Takes a lock and releases it, which tells that all is connected.
 async fn serves(gateway: &Gateway) {
@@ -125,6 +128,39 @@ async fn the_servers_of_a_quorum_ask_for_a_password_and_speak_tls() {
         let said = stranger.log().join("\n") + &detail;
         assert!(!said.contains("of-servers") && !said.contains("guessed"), "{said}");
     }
+}
+
+/// The connections that stand know nothing of it, and may end at any time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_password_shows_with_several_servers_too_while_connections_stand() {
+    async fn set_user(servers: &[RedisServer], rules: &[&str]) {
+        for server in servers {
+            let _: () = server.command(&[&["ACL", "SETUSER", "gateway"], rules].concat()).await;
+        }
+    }
+    let (sentinel, cluster, quorum) =
+        tokio::join!(SentinelSetup::start(), RedisCluster::start(), Quorum::start(3));
+    let layouts =
+        [(sentinel.url(), &sentinel.servers), (cluster.url(), &cluster.nodes), (quorum.url(), &quorum.nodes)];
+    join_all(layouts.map(async |(url, servers)| {
+        set_user(servers, &["on", ">before", "~*", "&*", "+@all"]).await;
+        let gateway = Gateway::start(&["--store", &url.replace("://", "://gateway:before@")]).await;
+        serves(&gateway).await;
+        let client = Client::new(gateway.address);
+        set_user(servers, &["resetpass", ">after"]).await;
+        let told =
+            "takes no new connection: the server refuses the password, or does not know the user (WRONGPASS)";
+        eventually("it is told", async || {
+            let answer = client.get("/readyz").send().await;
+            answer.status == 503 && answer.json()["detail"].as_str().unwrap().contains(told)
+        })
+        .await;
+        assert_eq!(Scrape::of(gateway.address).await.get("fencepost_ready"), 0.0, "{url}");
+        client.put("/locks/k").send().await.expect(201);
+        set_user(servers, &[">before"]).await;
+        eventually("it is ready again", async || client.get("/readyz").send().await.status == 200).await;
+    }))
+    .await;
 }
 
 /// It stands neither in the arguments nor in what is said.

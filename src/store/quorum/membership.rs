@@ -162,10 +162,12 @@ impl Membership {
         Err(StoreError::Unavailable(text))
     }
 
-    /// Whether enough servers that count can grant one more lock: they have memory for it, and do not refuse to write.
+    /// Whether enough servers that count can grant one more lock: they have memory for it, and do not refuse to write. They
+    /// must take connections, too: each that stands may end.
     pub(super) fn has_room(&self) -> Result<(), StoreError> {
         let trouble = |member: &Arc<Member>| {
-            let error = member.link_now()?.gate.is_ready().err()?;
+            let link = member.link_now()?;
+            let error = link.gate.is_ready().and_then(|()| link.door.seems_open()).err()?;
             Some(format!("{}: {error}", member.name))
         };
         let good: Vec<_> = self.members.iter().filter(|member| member.counts()).collect();
@@ -175,8 +177,10 @@ impl Membership {
             return Ok(());
         }
         let all = self.members.len();
-        let text =
-            format!("{quorum} of {all} servers are needed, and {room} can grant a lock: {}", full.join("; "));
+        let text = format!(
+            "{quorum} of {all} servers are needed, and {room} can take new locks and connections: {}",
+            full.join("; ")
+        );
         Err(StoreError::Unavailable(text))
     }
 

@@ -160,7 +160,10 @@ async fn a_quorum_is_ready_while_most_of_its_servers_have_room() {
     set_maxmemory(&quorum.nodes[1], "1").await;
     eventually("it is not ready", async || is_told(&client, "/readyz").await).await;
     let detail = client.get("/readyz").send().await.json()["detail"].as_str().unwrap().to_owned();
-    assert!(detail.contains("2 of 3 servers are needed, and 1 can grant a lock: 127.0.0.1:"), "{detail}");
+    assert!(
+        detail.contains("2 of 3 servers are needed, and 1 can take new locks and connections: 127.0.0.1:"),
+        "{detail}"
+    );
     assert!(shows_unready(&client).await);
     let (status, page) = check(&quorum.url());
     assert!(status == Some(1) && page.contains("needed, and 1 can be used: "), "{page}");

@@ -9,6 +9,7 @@ use redis::{PushInfo, PushKind, RedisResult};
 use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
+use super::door::Door;
 use super::link::Link;
 use super::replicas::Replicas;
 use super::sentinel::{Primary, Sentinels};
@@ -140,7 +141,8 @@ impl Connector {
                 tracing::warn!(reason, "cannot subscribe: waiters learn of their turn by polling");
             }
             let replicas = Replicas::of(&client, self.replicas_ack, self.reply_timeout);
-            Ok((Link::new(connection, incarnation, run, health, replicas, listener), primary))
+            let door = Door::new(client.clone(), &at, self.reply_timeout);
+            Ok((Link::new(connection, incarnation, run, health, replicas, listener, door), primary))
         };
         let connected = tokio::select! {
             connected = connecting => connected,

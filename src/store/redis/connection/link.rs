@@ -13,6 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
+use super::door::Door;
 use super::replicas::Replicas;
 use crate::store::StoreError;
 use crate::store::redis::failure::Failure;
@@ -46,6 +47,8 @@ pub(crate) struct Link {
     pub(crate) replicas: Option<Replicas>,
     /// Where the server tells what it is not asked for.
     pub(crate) listener: Listener,
+    /// Whether the server takes new connections.
+    pub(crate) door: Door,
     /// Closed where the link is broken.
     permits: Arc<Semaphore>,
     /// Set by the first request that found the connection broken. From that moment no request gets it any more.
@@ -63,6 +66,7 @@ impl Link {
         (gate, room): (Gate, OnceRoom),
         replicas: Option<Replicas>,
         listener: Listener,
+        door: Door,
     ) -> Self {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let permits = Arc::new(Semaphore::new(MOST_UNDER_WAY));
@@ -76,6 +80,7 @@ impl Link {
             room,
             replicas,
             listener,
+            door,
             permits,
             is_broken,
             broken,

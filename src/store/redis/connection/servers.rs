@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::try_join_all;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::OwnedSemaphorePermit;
@@ -58,12 +59,26 @@ impl Servers {
         Ok(Self::One(LinkSupervisor::start(target, preflight, reply_timeout, hints)))
     }
 
-    /// Whether all can be reached, are safe to lock on, and can grant a lock.
+    /// Whether all can be reached, are safe to lock on, can grant a lock, and take connections.
     pub(crate) async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
+        let links = self.ready(deadline).await?;
+        try_join_all(links.iter().map(|link| link.door.check(deadline))).await.map(drop)
+    }
+
+    /// The same as far as it is known. It asks no server, so it waits for nothing.
+    pub(crate) async fn seem_ready(&self) -> bool {
+        let links = self.ready(Instant::now()).await;
+        links.is_ok_and(|links| links.iter().all(|link| link.door.seems_open().is_ok()))
+    }
+
+    /// The links to all who keep locks, if each server is safe to lock on and can grant a lock.
+    async fn ready(&self, deadline: Instant) -> Result<Vec<Arc<Link>>, StoreError> {
         if let Self::Cluster(cluster) = self {
             cluster.whole_map(deadline).await?;
         }
-        self.all(deadline).await.into_iter().try_for_each(|link| link?.gate.is_ready())
+        let links: Vec<_> = self.all(deadline).await.into_iter().collect::<Result<_, _>>()?;
+        links.iter().try_for_each(|link| link.gate.is_ready())?;
+        Ok(links)
     }
 
     /// All who keep locks, to be gone through.

@@ -253,6 +253,8 @@ impl Task {
             () = self.connector.is_deposed(primary, RELEARN_PERIOD) => {
                 "Sentinel has another primary, or had one in between"
             }
+            // What this finds is kept. The connection that stands is good all the same.
+            never = link.door.keep_looking() => match never {},
         }
     }
 }
