@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub const MISSING: &str = "missing lines";
 const MOST_AT_ONCE: usize = 256;
 /// The pause after what was written, in which lines gather: to wake this thread costs a request more than its line.
 const BETWEEN_WRITES: Duration = Duration::from_millis(5);
-/// The pause before an important line is tried again.
+/// The pause before important lines are tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The pause while the pipe is full and does not block, because its reader shares our end of it.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
@@ -90,8 +90,6 @@ struct Queue {
     lines: AtomicUsize,
     /// How many lines were left out and not told of yet.
     dropped: AtomicU64,
-    /// Whether the file is to be opened again. The thread sees this before it comes to the order in the queue.
-    asks_to_reopen: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -125,7 +123,6 @@ impl<L: LogRecord> LogWriter<L> {
 
     /// Opens the file again: it may have been moved away.
     pub fn reopen(&self) {
-        self.queue.asks_to_reopen.store(true, Ordering::Relaxed);
         let _ = self.orders.send(Order::Reopen);
     }
 
@@ -153,6 +150,10 @@ struct Pen {
     identity: Option<(u64, u64)>,
     /// Whether the last line was written only in part.
     is_torn: bool,
+    /// Important lines that are not written yet, and how many they are.
+    waiting: (String, usize),
+    /// Those who ask for a message when all is written.
+    finishing: Vec<SyncSender<()>>,
     queue: Arc<Queue>,
     warned_at: Option<Instant>,
 }
@@ -164,6 +165,8 @@ impl Pen {
             out: Box::new(io::stderr()),
             identity: None,
             is_torn: false,
+            waiting: Default::default(),
+            finishing: Vec::new(),
             queue,
             warned_at: None,
         };
@@ -179,57 +182,72 @@ impl Pen {
         let mut batch = Vec::with_capacity(MOST_AT_ONCE);
         let mut text = String::new();
         loop {
-            let received = orders.blocking_recv_many(&mut batch, MOST_AT_ONCE);
-            if received == 0 {
+            let most = match self.waiting.0.is_empty() {
+                true => MOST_AT_ONCE,
+                // While important lines wait, no other line waits behind them.
+                false => {
+                    thread::sleep(RETRY_PAUSE);
+                    orders.len()
+                }
+            };
+            let received = orders.blocking_recv_many(&mut batch, most);
+            if received == 0 && most > 0 {
                 return;
             }
-            let (mut is_important, mut lines) = (false, 0);
+            let mut lines = 0;
             for order in batch.drain(..) {
                 match order {
+                    Order::Write(line) if line.is_important() => {
+                        // Those that came before it.
+                        self.write::<L>(&mut text);
+                        line.write_to(&mut self.waiting.0);
+                        self.waiting.1 += 1;
+                    }
                     Order::Write(line) => {
                         lines += 1;
-                        is_important |= line.is_important();
                         line.write_to(&mut text);
                     }
                     Order::Reopen => {
-                        self.write::<L>(&mut text, is_important);
-                        self.queue.asks_to_reopen.store(false, Ordering::Relaxed);
+                        self.write::<L>(&mut text);
                         self.reopen::<L>();
                     }
-                    Order::Finish(done) => {
-                        self.write::<L>(&mut text, is_important);
-                        // `finish` may have stopped waiting.
-                        let _ = done.send(());
-                    }
+                    Order::Finish(done) => self.finishing.push(done),
                 }
             }
-            self.write::<L>(&mut text, is_important);
+            self.write::<L>(&mut text);
             self.queue.lines.fetch_sub(lines, Ordering::Relaxed);
+            if self.waiting.0.is_empty() {
+                for done in self.finishing.drain(..) {
+                    // `finish` may have stopped waiting.
+                    let _ = done.send(());
+                }
+            }
             if received < MOST_AT_ONCE {
                 thread::sleep(BETWEEN_WRITES);
             }
         }
     }
 
-    /// Writes whole lines, and leaves `text` empty. Unimportant lines that cannot be written are counted.
-    fn write<L: LogRecord>(&mut self, text: &mut String, is_important: bool) {
-        let mut rest = text.as_str();
-        while let Err(error) = self.try_write(&mut rest) {
+    /// Writes the lines that wait, and then `text`, which it leaves empty. Those of `text` that cannot be written are counted.
+    fn write<L: LogRecord>(&mut self, text: &mut String) {
+        let (mut waiting, lines) = std::mem::take(&mut self.waiting);
+        let (mut first, mut rest) = (waiting.as_str(), text.as_str());
+        let written = self.try_write(&mut first);
+        if written.is_ok() {
+            self.queue.lines.fetch_sub(lines, Ordering::Relaxed);
+        } else {
+            let end = waiting.len() - first.len();
+            waiting.drain(..end);
+            self.waiting = (waiting, lines);
+        }
+        if let Err(error) = written.and_then(|()| self.try_write(&mut rest)) {
             if self.warned_at.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
                 self.warned_at = Some(Instant::now());
                 L::failed(&error);
             }
-            if !is_important {
-                self.queue.drop_lines(L::LOG, rest.lines().count() as u64);
-                text.clear();
-                return;
-            }
-            thread::sleep(RETRY_PAUSE);
-            // To make room, somebody may move the file away and ask us to open it again. That order waits behind the
-            // lines that cannot be written, so it is looked for here.
-            if self.queue.asks_to_reopen.swap(false, Ordering::Relaxed) {
-                self.reopen::<L>();
-            }
+            self.queue.drop_lines(L::LOG, rest.lines().count() as u64);
+            text.clear();
+            return;
         }
         text.clear();
         let dropped = self.queue.dropped.swap(0, Ordering::Relaxed);

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use kit::gateway::{bare, command, scratch};
+use kit::metrics::Scrape;
 use kit::{Client, Gateway, KeysFile, eventually, fresh_token, secrets};
 
 /// A gateway with these keys and this audit log.
@@ -330,6 +331,24 @@ async fn a_disk_that_is_full_stops_no_request_and_no_end() {
     gateway.logs("it is in the normal log", is_said).await;
     gateway.signal("TERM");
     assert!(gateway.exit_status().await.success());
+}
+
+/// The first line of each start is one that matters, and is kept until there is room.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_full_disk_takes_is_counted_though_a_line_that_matters_waits() {
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("ci", "\"acquire\", \"list\"");
+    let gateway = gateway(&file, "/dev/full").await;
+    let client = Client::new(gateway.address);
+    for n in 0..20 {
+        client.put(&format!("/locks/{n}")).key(&key).send().await.expect(201);
+    }
+    eventually("they are counted", async || {
+        let page = client.get("/metrics").key(&key).send().await.expect(200);
+        let numbers = Scrape::read(std::str::from_utf8(&page.body).unwrap());
+        numbers.get("fencepost_log_lines_dropped_total{log=\"audit\"}") >= 20.0
+    })
+    .await;
 }
 
 /// The disk was full, or the power was cut, and then the gateway ended.
