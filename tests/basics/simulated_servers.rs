@@ -554,6 +554,69 @@ async fn a_free_lock_is_not_called_taken_where_a_clock_is_too_far_behind() {
     assert!(matches!(take(request("b")).await, Ok(Acquired::Granted(_))));
 }
 
+/// A quorum whose servers have a clock each, and the store of a gateway on it.
+async fn quorum_with_clocks() -> (Fleet, [Clock; 3], QuorumStore) {
+    let clocks = [(); 3].map(|()| Clock::running(NOW_US));
+    let fleet = Fleet::quorum(&clocks[0]);
+    for (server, clock) in fleet.servers.iter().zip(&clocks) {
+        server.set_clock(clock.clone());
+    }
+    let store = quorum_store(&fleet).await;
+    (fleet, clocks, store)
+}
+
+/// Each of the servers accepts other numbers then, and the last one has accepted a larger one than those that are proposed after it.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_refused_as_clocks_were_set_back_is_left_on_no_server_and_the_quorum_is_not_ready() {
+    let (fleet, clocks, store) = quorum_with_clocks().await;
+    let take = async |lock: LockRequest| store.call(Try(lock), Instant::now() + DEADLINE).await;
+    let check = async || store.call(Check, Instant::now() + DEADLINE).await;
+    let by = Duration::from_secs(60);
+    for clock in &clocks[..2] {
+        let held = request("a");
+        assert!(matches!(take(held.clone()).await, Ok(Acquired::Granted(_))));
+        assert_eq!(release(&store, &held).await.unwrap(), Released::Released);
+        sleep(RECONNECTED_WITHIN).await;
+        clock.step_back(by);
+    }
+    let refused = take(request("a")).await;
+    for server in &fleet.servers {
+        assert_eq!(do_to_lock(server, "PTTL"), Reply::Int(0), "a lock is left behind: {refused:?}");
+    }
+    let Err(StoreError::Unavailable(reason)) = &refused else { panic!("{refused:?}") };
+    assert!(reason.contains("the clocks of these are too far behind"), "{reason}");
+    sleep(RECONNECTED_WITHIN).await;
+    let unready = check().await;
+    let Err(StoreError::Unavailable(reason)) = &unready else { panic!("{unready:?}") };
+    assert!(reason.contains("2 of 3 servers are needed, and 1 can grant a lock"), "{reason}");
+    assert!(reason.contains("s behind the fencing tokens that it has accepted"), "{reason}");
+
+    clocks[..2].iter().for_each(|clock| clock.step(by));
+    sleep(RECONNECTED_WITHIN).await;
+    check().await.unwrap();
+    assert!(matches!(take(request("a")).await, Ok(Acquired::Granted(_))));
+}
+
+/// They go on by the next number.
+#[tokio::test(start_paused = true)]
+async fn a_quorum_whose_clocks_were_set_back_alike_grants_locks_and_is_ready() {
+    let (_fleet, clocks, store) = quorum_with_clocks().await;
+    let take_and_release = async || {
+        let held = request("a");
+        let Ok(Acquired::Granted(lease)) = store.call(Try(held.clone()), Instant::now() + DEADLINE).await
+        else {
+            panic!("it is not granted")
+        };
+        assert_eq!(release(&store, &held).await.unwrap(), Released::Released);
+        lease.fencing_token
+    };
+    let first = take_and_release().await;
+    clocks.iter().for_each(|clock| clock.step_back(Duration::from_secs(3_600)));
+    sleep(RECONNECTED_WITHIN).await;
+    assert!(take_and_release().await > first);
+    store.call(Check, Instant::now() + DEADLINE).await.unwrap();
+}
+
 /// A repetition finds the place that the first one told of, and is answered alike.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_not_known_to_have_happened_ends_no_place_in_the_line() {

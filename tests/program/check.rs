@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use fencepost::clock::{Clock, SystemClock};
 use kit::gateway::run;
 use kit::proxy::{Fate, Framing, Proxy};
-use kit::quorum::{self, Quorum};
+use kit::quorum::{self, Quorum, asks_all, shows};
 use kit::{Client, Gateway, RedisServer, cluster, eventually, fresh_token, sentinels, server_port};
 
 const PAGE: &str = include_str!("../../docs/stores.md");
@@ -291,6 +292,27 @@ async fn of_a_quorum_it_says_what_readyz_says_and_each_server_has_a_block() {
     assert!(page.contains(", and 0 can be used: ") && page.contains("or has evicted keys, since"), "{page}");
     let page = check(&["--store", &url, "--redis-accept", "eviction"]).1;
     assert!(page.contains(", and 1 can be used: ") && !page.contains("has evicted keys"), "{page}");
+}
+
+/// As after a step of their clocks: the clock cannot be set here, so the numbers are.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_a_quorum_whose_clocks_are_far_behind_their_fencing_tokens_cannot_be_used() {
+    let quorum = Quorum::start(3).await;
+    let gateway = quorum.gateway(&[]).await;
+    asks_all(&gateway, &quorum).await;
+    let ahead_us = (SystemClock.wall() + Duration::from_secs(3_600)).as_micros().to_string();
+    for (count, node) in quorum.nodes[..2].iter().enumerate() {
+        let _: i64 = node.command(&["HSET", "fencepost:{quorum}:record", "b7", &ahead_us]).await;
+        let (code, page) = check(&["--store", &quorum.url()]);
+        assert_eq!(code, i32::from(count == 1), "one can be done without: {page}");
+        assert!(page.contains("s behind its fencing tokens: it refuses most others"), "{page}");
+    }
+    let page = check(&["--store", &quorum.url()]).1;
+    assert!(page.contains("cannot be used now: 2 of 3 servers are needed, and 1 can be used: "), "{page}");
+    let later = quorum.gateway(&[]).await;
+    for (node, status) in quorum.nodes.iter().zip(["unusable", "unusable", "counts"]) {
+        shows(&later, node, status).await;
+    }
 }
 
 /// Such a server is not in quarantine, if the risk is accepted.

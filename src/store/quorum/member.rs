@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::fast_path::{Batchers, Shortcut};
 use super::member_status::MemberStatus;
+use super::scripts;
 use crate::clock::part_of;
 use crate::store::StoreError;
 use crate::store::redis::connection::link::Link;
@@ -21,6 +22,11 @@ use crate::store::redis::scripts::{Script, ScriptReply};
 use crate::telemetry::metrics::{MemberState, metrics};
 
 pub(super) mod fast_path;
+
+/// `FURTHEST_AHEAD_US` of ahead.lua.
+const TOO_FAR_BEHIND: Duration = Duration::from_secs(10);
+/// A clock that loses so much from one look to the next was set back.
+const SET_BACK_US: i64 = 1_000_000;
 
 /// Why a server has no say in something.
 #[derive(Clone, Debug)]
@@ -89,6 +95,13 @@ impl ServerClock {
     pub(super) fn at(self, since_boot: Duration) -> i64 {
         self.at_boot_us + micros(since_boot)
     }
+
+    /// How far it is behind a number, where that is so far that the server refuses it.
+    pub(super) fn lag_behind(self, number: u64, since_boot: Duration) -> Option<Duration> {
+        let shown_us = u64::try_from(self.at(since_boot)).unwrap_or_default();
+        let lag = Duration::from_micros(number.saturating_sub(shown_us));
+        (lag >= TOO_FAR_BEHIND).then_some(lag)
+    }
 }
 
 fn micros(time: Duration) -> i64 {
@@ -113,12 +126,16 @@ struct Seen {
     /// What it remembers, or why it could not be asked.
     status: Result<MemberStatus, String>,
     clock: Option<ServerClock>,
+    /// The largest number that it had accepted when it was asked: once it counts, and whenever its clock was set back.
+    high: Option<u64>,
+    /// Whether a lock was refused because of servers' clocks, since its own was last well.
+    has_refused: bool,
 }
 
 impl Member {
     pub(super) fn new(name: String, supervisor: LinkSupervisor, epoch: u64, record: String) -> Self {
-        let seen =
-            Mutex::new(Seen { status: Err("the gateway has not looked at it yet".to_owned()), clock: None });
+        let status = Err("the gateway has not looked at it yet".to_owned());
+        let seen = Mutex::new(Seen { status, clock: None, high: None, has_refused: false });
         let (epoch, batchers) = (epoch.to_string(), Batchers::new());
         Self { name, supervisor, epoch, record, seen, batchers, nudge: Notify::new() }
     }
@@ -151,6 +168,57 @@ impl Member {
 
     pub(super) fn clock(&self) -> Option<ServerClock> {
         self.seen.lock().clock
+    }
+
+    /// How far its clock is behind what it has accepted, where that is so far that it refuses all but the next number: as it was set
+    /// back. It is asked only where it counts by `status`.
+    pub(super) async fn learn_lag(
+        &self,
+        status: &Result<MemberStatus, String>,
+        clock: Option<ServerClock>,
+        since_boot: Duration,
+        deadline: Instant,
+    ) -> Option<Duration> {
+        let (status, clock) = (status.as_ref().ok().filter(|status| status.counts())?, clock?);
+        let known = {
+            let Seen { status: before, clock: shown, high, .. } = &*self.seen.lock();
+            let is_set_back = shown.is_some_and(|shown| clock.at_boot_us + SET_BACK_US < shown.at_boot_us);
+            let is_same = |before: &MemberStatus| before.counts() && before.run == status.run;
+            high.filter(|_| !is_set_back && before.as_ref().is_ok_and(is_same))
+        };
+        let high = match known {
+            Some(high) => Some(high),
+            None => self.high(deadline).await,
+        };
+        let lag = high.and_then(|high| clock.lag_behind(high, since_boot));
+        let mut seen = self.seen.lock();
+        seen.high = high;
+        seen.has_refused &= lag.is_some();
+        lag
+    }
+
+    /// The largest number that it has accepted.
+    async fn high(&self, deadline: Instant) -> Option<u64> {
+        let args = [self.epoch.clone(), "0".to_owned()];
+        let (_, reply) = self.ask(&scripts::HIGH, &args, deadline).await.ok()?;
+        if reply.outcome == 1 { reply.field::<String>(0)?.parse().ok() } else { None }
+    }
+
+    /// Notes that a lock was refused because of servers' clocks.
+    pub(super) fn note_refusal(&self) {
+        self.seen.lock().has_refused = true;
+    }
+
+    /// Why it grants no lock now, though it counts. A clock that was set back is a reason once a lock was refused for that: where all
+    /// were set back alike, they go on by the next number.
+    pub(super) fn grants_nothing(&self, since_boot: Duration) -> Option<String> {
+        let link = self.link_now()?;
+        if let Err(error) = link.gate.is_ready().and_then(|()| link.door.seems_open()) {
+            return Some(error.to_string());
+        }
+        let seen = self.seen.lock();
+        let lag = seen.clock?.lag_behind(seen.high.filter(|_| seen.has_refused)?, since_boot)?;
+        Some(format!("its clock is {} s behind the fencing tokens that it has accepted", lag.as_secs()))
     }
 
     /// Whether it counts.

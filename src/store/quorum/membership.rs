@@ -28,8 +28,6 @@ use crate::telemetry::metrics::MemberState;
 /// How often a gateway looks at each server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_OFTEN: Duration = Duration::from_millis(200);
-/// `FURTHEST_AHEAD_US` of ahead.lua.
-const TOO_FAR_BEHIND: Duration = Duration::from_secs(10);
 /// The shortest time between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -162,14 +160,12 @@ impl Membership {
         Err(StoreError::Unavailable(text))
     }
 
-    /// Whether enough servers that count can grant one more lock: they have memory for it, and do not refuse to write. They
-    /// must take connections, too: each that stands may end.
+    /// Whether enough servers that count can grant one more lock: they have memory for it, and do not refuse to write, nor are their
+    /// clocks known to keep them from it. They must take connections, too: each that stands may end.
     pub(super) fn has_room(&self) -> Result<(), StoreError> {
-        let trouble = |member: &Arc<Member>| {
-            let link = member.link_now()?;
-            let error = link.gate.is_ready().and_then(|()| link.door.seems_open()).err()?;
-            Some(format!("{}: {error}", member.name))
-        };
+        let now = self.clock.boot();
+        let trouble =
+            |member: &Arc<Member>| Some(format!("{}: {}", member.name, member.grants_nothing(now)?));
         let good: Vec<_> = self.members.iter().filter(|member| member.counts()).collect();
         let full: Vec<_> = good.iter().filter_map(|member| trouble(member)).collect();
         let (room, quorum) = (good.len() - full.len(), self.quorum());
@@ -237,14 +233,6 @@ impl Membership {
         u64::try_from(reached).unwrap_or_default()
     }
 
-    /// How far a server's clock is behind those of the others, also of those that are away now, where that is so far that it refuses
-    /// their numbers.
-    fn lag_of(&self, clock: ServerClock) -> Option<Duration> {
-        let shown_us = u64::try_from(clock.at(self.clock.boot())).unwrap_or_default();
-        let lag = Duration::from_micros(self.reached_us(|_| true).saturating_sub(shown_us));
-        (lag >= TOO_FAR_BEHIND).then_some(lag)
-    }
-
     /// From now on no server is asked anything.
     pub(super) fn close(&self) {
         self.stop.cancel();
@@ -310,7 +298,10 @@ impl Membership {
             }
             None => Err("what it stores about the quorum cannot be read".to_owned()),
         };
-        let lag = clock.and_then(|clock| self.lag_of(clock));
+        let now = self.clock.boot();
+        let own_lag = member.learn_lag(&status, clock, now, deadline).await;
+        // Behind the clocks of the others, also of those that are away now, or behind what it has accepted itself.
+        let lag = clock.and_then(|clock| clock.lag_behind(self.reached_us(|_| true), now)).max(own_lag);
         self.say(index, &status, lag);
         let state = match &status {
             Ok(status) if status.counts() && lag.is_none() => match link.gate.is_ready() {

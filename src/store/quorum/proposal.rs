@@ -12,7 +12,10 @@ use super::member::{MemberAnswer, MemberCall, Until};
 use super::poll::{Inquiry, heard};
 use super::reports::{drift, relied_on};
 use super::scripts;
-use super::tally::{Tally, early, held_up_by_clocks, is_too_far_ahead, late, may_have_accepted_it};
+use super::tally::{
+    Tally, accepted_before, early, held_up_by_clocks, is_too_far_ahead, late, may_have_accepted_it,
+    refused_by_clocks,
+};
 use crate::clock::{Backoff, part_of};
 use crate::lock::{Acquired, Attempt, FencingToken, Lease, Refusal};
 use crate::store::redis::scripts::{flag, terms as terms_args};
@@ -46,6 +49,8 @@ struct Bid<'a> {
     store: &'a QuorumStore,
     proposal: Proposal<'a>,
     number: u64,
+    /// The largest number of this attempt that a server may have accepted: a later one may be smaller.
+    largest: u64,
     is_first: bool,
     /// Whether the number is the smallest that most servers have not passed yet.
     is_smallest: bool,
@@ -83,6 +88,7 @@ impl QuorumStore {
         let mut bid = Bid {
             store: self,
             number: self.ballots.next(self.keys.bucket_of(&proposal.request.key), membership.now_us()),
+            largest: 0,
             has_granted: proposal.grants,
             proposal,
             is_first: true,
@@ -125,13 +131,14 @@ impl Bid<'_> {
     async fn vote(&mut self) -> (Tally, Inquiry) {
         let (tally, poll) = self.ask().await;
         self.is_first = false;
+        self.largest = self.largest.max(self.number).max(accepted_before(&poll.answers));
         self.has_strays = self.may_be_accepted();
         self.is_pinned |= poll.heard().any(|reply| reply.outcome == 1);
         for (index, answer) in poll.answers.iter().enumerate().filter(|(index, _)| poll.asked[*index]) {
             self.possibly_accepted[index] |= may_have_accepted_it(answer);
         }
         if self.proposal.grants {
-            self.behind = held_up_by_clocks(&poll.answers);
+            self.behind = held_up_by_clocks(&poll.answers, self.is_smallest);
         }
         (tally, poll)
     }
@@ -143,8 +150,7 @@ impl Bid<'_> {
 
     /// Goes on with a number above `high`. Where the last one was too far ahead of some clock, time plays no part any more.
     fn rise_above(&mut self, high: u64, poll: &Inquiry) {
-        let bucket = self.store.keys.bucket_of(&self.proposal.request.key);
-        self.store.ballots.note(bucket, high);
+        self.store.ballots.note(self.store.keys.bucket_of(&self.proposal.request.key), high);
         self.is_smallest = poll.heard().any(is_too_far_ahead);
         self.number = if self.is_smallest { high + 1 } else { self.next_number() };
     }
@@ -235,12 +241,7 @@ impl Bid<'_> {
                 "some server took the token for the holder, and the clocks of others are too far behind",
             ),
             Tally::Nobody if !self.behind.is_empty() => {
-                let members = &self.store.pollster.membership.members;
-                let names: Vec<_> = self.behind.iter().map(|index| &*members[*index].name).collect();
-                Err(StoreError::Unavailable(format!(
-                    "too few servers accept a fencing token: the clocks of these are too far behind, or another was ahead: {}",
-                    names.join(", ")
-                )))
+                Err(refused_by_clocks(&self.store.pollster.membership, &self.behind))
             }
             Tally::Nobody if self.has_granted => Ok(holder_unknown()),
             Tally::Nobody => Ok(refused(None)),
@@ -273,11 +274,11 @@ impl Bid<'_> {
         !self.may_be_accepted() || self.give_up().await_most().await
     }
 
-    /// Gives up all numbers up to this one, wherever something may be left of them.
+    /// Gives up all numbers so far, wherever something may be left of them.
     fn give_up(&self) -> GivingUp<'_> {
         let LockRequest { key, token, attempt, .. } = self.proposal.request;
         let (store, deadline) = (self.store, self.deadline);
-        let call = Arc::new(store.giving_up(key, token, *attempt, self.number));
+        let call = Arc::new(store.giving_up(key, token, *attempt, self.largest));
         let poll = store.pollster.ask_some(&call, deadline, |index| self.possibly_accepted[index]);
         let clean = self.possibly_accepted.iter().filter(|may_hold| !**may_hold).count();
         GivingUp { store, poll, call, clean, deadline }

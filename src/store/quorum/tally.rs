@@ -1,6 +1,7 @@
 //! What servers say to a number that is proposed, and what follows from it.
 
 use super::member::{MemberAnswer, Silence};
+use super::membership::Membership;
 use super::poll::{Inquiry, heard};
 use super::reports::{ReportedLock, count, held_locks};
 use crate::lock::Lease;
@@ -62,14 +63,29 @@ pub(super) fn is_too_far_ahead(reply: &ScriptReply) -> bool {
     reply.outcome == 8
 }
 
-/// The servers of whose clocks the number was too far ahead, by their index, if none had passed it: then these alone keep it from
-/// being granted.
-pub(super) fn held_up_by_clocks(answers: &[Option<MemberAnswer>]) -> Vec<usize> {
-    if heard(answers).any(|reply| reply.outcome == 7) {
+/// The servers of whose clocks the number was too far ahead, by their index, if these alone keep it from being granted: no server
+/// had passed it, or it is the smallest that most had not.
+pub(super) fn held_up_by_clocks(answers: &[Option<MemberAnswer>], is_smallest: bool) -> Vec<usize> {
+    if !is_smallest && heard(answers).any(|reply| reply.outcome == 7) {
         return Vec::new();
     }
     let is_behind = |answer: &_| matches!(answer, Some(Ok(reply)) if is_too_far_ahead(reply));
     (0..answers.len()).filter(|index| is_behind(&answers[*index])).collect()
+}
+
+/// Why no lock is granted where these clocks keep its number from that.
+pub(super) fn refused_by_clocks(membership: &Membership, behind: &[usize]) -> StoreError {
+    membership.members.iter().for_each(|member| member.note_refusal());
+    let names: Vec<_> = behind.iter().map(|index| &*membership.members[*index].name).collect();
+    StoreError::Unavailable(format!(
+        "too few servers accept a fencing token: the clocks of these are too far behind, or another was ahead: {}",
+        names.join(", ")
+    ))
+}
+
+/// The largest number by which servers say that they accepted the attempt in an earlier try, or 0.
+pub(super) fn accepted_before(answers: &[Option<MemberAnswer>]) -> u64 {
+    locks_by(answers, 9).map(|held| held.lease.fencing_token.get()).max().unwrap_or(0)
 }
 
 fn vote_of(reply: &ScriptReply) -> Option<Vote> {

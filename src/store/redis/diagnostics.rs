@@ -61,8 +61,8 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
                 diagnostics.unready.extend(too_few_replicas.iter().cloned().map(named));
                 let ahead = report.timing.too_far_ahead().filter(|_| list.is_none());
                 diagnostics.warnings.extend(ahead.map(named));
-                let tokens = report.tokens_too_far_ahead(SystemClock.wall());
-                diagnostics.warnings.extend(tokens.map(named));
+                let tokens_ahead = report.tokens_too_far_ahead(SystemClock.wall());
+                diagnostics.warnings.extend(tokens_ahead.map(|ahead_s| named(tokens_are_ahead(ahead_s))));
                 // Unless that is what it was refused for.
                 let unfit = report.look.check().err().filter(|_| refusals.is_empty());
                 diagnostics.unreachable.extend(unfit.map(named));
@@ -71,7 +71,7 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
                     let unready = report.look.unready();
                     diagnostics.unready.extend(unready.map(|reason| named(reason.to_string())));
                 }
-                members.extend(report.member(server));
+                members.extend(report.member(server, tokens_ahead));
                 looks.push(report.look);
             }
             Err(Unseen::Refused(reason)) => diagnostics.refusals.push(named(reason)),
@@ -289,28 +289,33 @@ impl ServerReport {
         Block(rows)
     }
 
-    /// That tokens are ahead of the server's clock, as it is when this machine's says `wall`.
-    fn tokens_too_far_ahead(&self, wall: Duration) -> Option<String> {
+    /// How many seconds tokens are ahead of the server's clock, as it is when this machine's says `wall`.
+    fn tokens_too_far_ahead(&self, wall: Duration) -> Option<f64> {
         let last_s = Duration::from_micros(self.contents.last_number).as_secs_f64();
         let ahead_s = last_s - wall.as_secs_f64() - self.timing.ahead_seconds;
-        (ahead_s > MOST_AHEAD_S).then(|| {
-            format!(
-                "its fencing tokens are {ahead_s:.0} s ahead of its clock: until that has passed them, do not delete or restore the data of \
-                 the store, since tokens would repeat"
-            )
-        })
+        (ahead_s > MOST_AHEAD_S).then_some(ahead_s)
     }
 
-    fn member(&self, server: String) -> Option<quorum::QuorumServer> {
+    fn member(&self, server: String, tokens_ahead: Option<f64>) -> Option<quorum::QuorumServer> {
         let Look { profile, .. } = &self.look;
+        let behind = |ahead_s| {
+            format!("its clock is {ahead_s:.0} s behind its fencing tokens: it refuses most others")
+        };
         Some(quorum::QuorumServer {
             server,
             membership: self.membership.clone()?,
             run: profile.identity.incarnation(),
-            unready: self.look.unready(),
+            unready: self.look.unready().or_else(|| tokens_ahead.map(|ahead_s| behind(ahead_s).into())),
             ahead_seconds: self.timing.ahead_seconds,
         })
     }
+}
+
+fn tokens_are_ahead(ahead_s: f64) -> String {
+    format!(
+        "its fencing tokens are {ahead_s:.0} s ahead of its clock: until that has passed them, do not delete or restore the data of the \
+         store, since tokens would repeat"
+    )
 }
 
 fn persistence(profile: &Profile, config: &Config, loading: &Loading) -> String {

@@ -5,12 +5,12 @@
 -- KEYS[3] who waits for it      ARGV[7] number
 --
 -- Returns { 0, the number by which the token still holds the lock, or 0 } if nothing of it is left
---   { 1, as with 0 } where the token was told meanwhile that it holds the lock
+--   { 1, as with 0 } where the token was told meanwhile that it holds the lock, or the attempt was accepted by a larger number
 --   { 2 } where the number is too far ahead to be burnt: a copy that comes later may still be accepted
 
 local number = tonumber(ARGV[7])
 local lock = held(KEYS[2])
-local is_told, own = false, 0
+local is_left, own = false, 0
 if lock and token_of(lock) == ARGV[5] then
   local by = attempt_of(lock)
   own = number_of(lock)
@@ -19,7 +19,7 @@ if lock and token_of(lock) == ARGV[5] then
     tell(KEYS[3], KEYS[2])
     own = 0
   else
-    is_told = own <= number and (by == PINNED or is_of_connection(by))
+    is_left = by == ARGV[6] or own <= number and (by == PINNED or is_of_connection(by))
   end
 end
 if number > high then
@@ -28,4 +28,4 @@ if number > high then
   if is_too_far(number) then return { 2 } end
   accept(number)
 end
-return { is_told and 1 or 0, whole(own) }
+return { is_left and 1 or 0, whole(own) }
