@@ -67,12 +67,6 @@ pub fn boottime() -> Duration {
     Duration::new(seconds, nanoseconds)
 }
 
-/// How long something has taken since then, if that is more than it may take: this process or the machine stood still
-/// meanwhile.
-pub fn stood_still(since: Duration, may_take: Duration) -> Option<Duration> {
-    Some(boottime().saturating_sub(since)).filter(|took| *took > may_take)
-}
-
 /// A time in whole milliseconds.
 pub fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)

@@ -285,11 +285,8 @@ impl Gateway {
     ) -> Result<GatewayReply<'_>, Trouble> {
         // A lease is counted from before the request that got it.
         let sent_at = boottime();
-        let answer = async {
-            let response = request.timeout(patience).send().await?;
-            self.read(response, sent_at).await
-        };
-        answer.await.map_err(|trouble| trouble.of_request(sent_at, patience))
+        let response = request.timeout(patience).send().await?;
+        self.read(response, sent_at).await
     }
 
     /// A request that is yet to be sent.

@@ -8,11 +8,13 @@ use super::addresses::name_of;
 use super::ending::CommandFailure;
 use super::gateway::{Gateway, LOCK};
 use super::reply::ReleaseAnswer;
-use super::trouble::{Contact, MAY_BE_LATE, Trouble};
-use crate::clock::{Backoff, boottime, stood_still};
+use super::trouble::{Contact, Trouble};
+use crate::clock::{Backoff, boottime};
 use crate::lock::{LeaseToken, LockKey};
 
-/// So much is added where this process or the machine stood still: the last try may have begun when its time was over.
+/// How late a timer may ring on a busy machine. If it is later, this process or the machine stood still.
+const MAY_BE_LATE: Duration = Duration::from_secs(1);
+/// So much is added once where they stood still: the last try may have begun when its time was over.
 const ONE_MORE_TRY: Duration = Duration::from_secs(1);
 
 /// All gateways, asked about the same. They share a store, so what one of them granted holds at all.
@@ -20,6 +22,8 @@ const ONE_MORE_TRY: Duration = Duration::from_secs(1);
 pub(crate) struct Gateways {
     members: Vec<Member>,
     wait: Duration,
+    /// For how long this process or the machine stood still: that was no silence of a gateway.
+    stood_still: Duration,
     /// Who is asked next, unless that is useless: the last one that answered, until it fails.
     first: usize,
     /// How many have failed since one answered, or since all had failed.
@@ -57,12 +61,17 @@ impl Gateways {
             Ok(Member { name: name_of(address), gateway, trouble: None })
         };
         let members = settings.addresses.iter().map(member).collect::<Result<_, CommandFailure>>()?;
-        Ok(Self { members, wait: settings.wait, first: 0, failures: 0 })
+        Ok(Self { members, wait: settings.wait, stood_still: Duration::ZERO, first: 0, failures: 0 })
     }
 
-    /// How long to try at the start if none decides. It grows by the time in which this process or the machine stood still.
-    pub(crate) fn wait(&self) -> Duration {
-        self.wait
+    /// The time as gateways are waited for: without that in which this process or the machine stood still.
+    pub(crate) fn now(&self) -> Duration {
+        boottime().saturating_sub(self.stood_still)
+    }
+
+    /// What is left of the wait for a gateway that decides, if it began at this time.
+    pub(crate) fn left_since(&self, began_at: Duration) -> Duration {
+        began_at.saturating_add(self.wait).saturating_sub(self.now())
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -99,7 +108,6 @@ impl Gateways {
         if self.next().0 == number {
             self.pass_over(number);
         }
-        self.wait_on(trouble.stood_still);
         self.members[number].trouble = Some(trouble);
         self.failures += 1;
         let have_all_failed = self.failures >= self.useful().max(1);
@@ -111,15 +119,19 @@ impl Gateways {
 
     /// Makes the pause before the next try.
     pub(crate) async fn pause(&mut self, backoff: &mut Backoff) {
-        let (began_at, may_take) = (boottime(), backoff.next() + MAY_BE_LATE);
+        let (began_at, may_take) = (boottime(), backoff.next());
         backoff.pause().await;
-        self.wait_on(stood_still(began_at, may_take));
+        self.note_stop(began_at, may_take);
     }
 
-    /// Adds time in which this process or the machine stood still: it was no silence of a gateway.
-    fn wait_on(&mut self, stood_still: Option<Duration>) {
-        if let Some(time) = stood_still {
-            self.wait = self.wait.saturating_add(time + ONE_MORE_TRY);
+    /// Notes that something has ended that began at this time of the machine, and may have taken so long. If it took longer, this
+    /// process or the machine stood still. The first time, all of it is forgiven. A machine that is busy all the time must not have
+    /// the wait go on for ever, so later only the rest is.
+    pub(crate) fn note_stop(&mut self, began_at: Duration, may_take: Duration) {
+        let took = boottime().saturating_sub(began_at);
+        if took > may_take + MAY_BE_LATE {
+            let is_first = self.stood_still.is_zero();
+            self.stood_still += if is_first { took + ONE_MORE_TRY } else { took - may_take };
         }
     }
 
@@ -192,13 +204,34 @@ impl Gateways {
     /// Notes that this one refuses requests with this token, whatever they ask for.
     pub(crate) fn refused(&mut self, number: usize, reason: String) {
         let contact = Contact::Answered;
-        let told = Trouble::without_answer(reason);
-        self.failed(number, Trouble { contact, may_be_done: false, is_lasting: true, ..told });
+        self.failed(number, Trouble { reason, contact, may_be_done: false, is_lasting: true });
     }
 }
 
 impl Member {
     fn is_useless(&self) -> bool {
         self.trouble.as_ref().is_some_and(|trouble| trouble.is_lasting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stood_still_is_no_part_of_the_wait_and_a_busy_machine_does_not_make_it_endless() {
+        let wait = Duration::from_secs(10);
+        let mut gateways =
+            Gateways { members: Vec::new(), wait, stood_still: Duration::ZERO, first: 0, failures: 0 };
+        let began_at = gateways.now();
+        let left_since = |gateways: &Gateways, began_at| gateways.left_since(began_at).as_secs_f64().round();
+        // What may take a second is late; the machine slept; then it is busy all the time.
+        for (took_ms, left) in [(1_900, 10.0), (5_000, 16.0), (3_000, 18.0), (3_000, 20.0)] {
+            let took = Duration::from_millis(took_ms);
+            gateways.note_stop(boottime().saturating_sub(took), Duration::from_secs(1));
+            let all_left = [began_at, gateways.now()].map(|began_at| left_since(&gateways, began_at));
+            // What begins later is waited for as long as was said, and not for longer.
+            assert_eq!(all_left, [left, 10.0], "{took:?}");
+        }
     }
 }

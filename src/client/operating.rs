@@ -210,8 +210,8 @@ impl Gateway {
                 _ => Err(self.read(response, sent_at).await?.undecided()),
             }
         });
-        let silent = || Trouble::without_answer("no answer in time").of_request(sent_at, patience);
-        let response = began.await.unwrap_or_else(|_| Err(silent().into()))?;
+        let response =
+            began.await.unwrap_or_else(|_| Err(Trouble::without_answer("no answer in time").into()))?;
         Ok(LockEvents { response, lines: VecDeque::new(), rest: Vec::new() })
     }
 }

@@ -281,10 +281,10 @@ impl GatewayReply<'_> {
             return Trouble::without_answer(self.reason());
         }
         Trouble {
+            reason: self.reason(),
             contact: Contact::Answered,
             may_be_done: !problem.is_certain(),
             is_lasting: self.is_refusal() && self.status != 400,
-            ..Trouble::without_answer(self.reason())
         }
     }
 

@@ -2,15 +2,9 @@
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use rustls::{AlertDescription, CertificateError, Error as TlsError};
-
-use crate::clock::stood_still;
-
-/// How late a timer may ring on a busy machine.
-pub(super) const MAY_BE_LATE: Duration = Duration::from_millis(200);
 
 /// Why a request came to nothing.
 #[derive(Clone)]
@@ -21,8 +15,6 @@ pub(crate) struct Trouble {
     pub(crate) may_be_done: bool,
     /// The same request would fare the same again: something must be set right first.
     pub(crate) is_lasting: bool,
-    /// How long the request was under way, if this process or the machine stood still meanwhile: that is no silence of a gateway.
-    pub(crate) stood_still: Option<Duration>,
 }
 
 /// How far a request came.
@@ -38,23 +30,12 @@ pub(crate) enum Contact {
 impl Trouble {
     /// A gateway may have read the request, and has said nothing that can be used.
     pub(crate) fn without_answer(reason: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-            contact: Contact::Sent,
-            may_be_done: true,
-            is_lasting: false,
-            stood_still: None,
-        }
+        Self { reason: reason.into(), contact: Contact::Sent, may_be_done: true, is_lasting: false }
     }
 
     /// No gateway can have read the request, and the same will not be read either.
     pub(super) fn lasting(reason: impl Into<String>) -> Self {
-        Self { contact: Contact::None, may_be_done: false, is_lasting: true, ..Self::without_answer(reason) }
-    }
-
-    /// The same of a request that was sent then, and was to end after so long at most.
-    pub(super) fn of_request(self, sent_at: Duration, patience: Duration) -> Self {
-        Self { stood_still: stood_still(sent_at, patience + MAY_BE_LATE), ..self }
+        Self { reason: reason.into(), contact: Contact::None, may_be_done: false, is_lasting: true }
     }
 }
 
@@ -251,6 +232,7 @@ fn in_words(error: &dyn std::fmt::Debug) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use rustls::pki_types::{ServerName, UnixTime};
     use rustls::{OtherError, PeerIncompatible};

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::lease::LeaseClock;
 use crate::client::{Gateway, Gateways, HeldGrant, RenewAnswer, Trouble};
-use crate::clock::{boottime, jittered, stood_still};
+use crate::clock::{boottime, jittered};
 
 /// When the lease is renewed, as a part of it.
 const PART: u32 = 3;
@@ -88,7 +88,7 @@ impl<'a> Renewals<'a> {
 
     /// Whether the next was not sent for so long after its time that this process or the machine has stood still.
     fn stood_still(&self) -> bool {
-        stood_still(self.next_at, self.ttl / FOLLOWED_AFTER_PART).is_some()
+        boottime() > self.next_at + self.ttl / FOLLOWED_AFTER_PART
     }
 
     /// When the command must be asked to end. If this process or the machine stood still until then, it was not asked to renew

@@ -182,8 +182,10 @@ impl Turn<'_> {
             let wait = slice.min(left);
             let (number, gateway) = self.gateways.next();
             self.is_asking = true;
-            let answer = self.answer(&gateway, wait, self.patience(wait, asked_at)).await;
+            let patience = self.patience(wait);
+            let answer = self.answer(&gateway, wait, patience).await;
             self.is_asking = false;
+            self.gateways.note_stop(asked_at, patience);
             let now = boottime();
             self.note(number, &answer);
             match answer {
@@ -193,17 +195,18 @@ impl Turn<'_> {
                 AcquireAnswer::Held(_) if !std::mem::replace(&mut is_repeated, true) => {}
                 // It is the answers that are slow. Until they are faster, others may have the lock.
                 AcquireAnswer::Held(_) => {
-                    let ends_at = slow_since.get_or_insert(now).saturating_add(self.gateways.wait());
+                    let since = *slow_since.get_or_insert(self.gateways.now());
+                    let is_over = self.gateways.left_since(since).is_zero();
                     // With a min_hold the lock stays taken after a release, for this process too. A release that no gateway confirmed
                     // may still come: nothing is begun under this token any more.
-                    if now >= ends_at || self.settings.min_hold.is_none() && !self.start_over().await {
+                    if is_over || self.settings.min_hold.is_none() && !self.start_over().await {
                         return Err(NotTaken::because(Cause::Unreachable, TOO_LATE));
                     }
                     is_repeated = false;
                     self.gateways.pause(&mut backoff).await;
                 }
                 AcquireAnswer::TokenReleased(_)
-                    if now >= self.wait_ends_at().max(self.contact_ends_at()) || self.token.is_none() =>
+                    if now >= self.wait_ends_at() && self.contact_is_over() || self.token.is_none() =>
                 {
                     return Err(NotTaken::because(Cause::Busy, TAKEN_AWAY));
                 }
@@ -261,8 +264,8 @@ impl Turn<'_> {
     }
 
     /// Gateways that answer but do not decide are tried for this long at least.
-    fn contact_ends_at(&self) -> Duration {
-        self.began_at.saturating_add(self.gateways.wait())
+    fn contact_is_over(&self) -> bool {
+        self.gateways.left_since(self.began_at).is_zero()
     }
 
     fn longest_slice(&self) -> Duration {
@@ -279,13 +282,13 @@ impl Turn<'_> {
     }
 
     /// How long the answer to a request may take that waits for so long.
-    fn patience(&self, wait: Duration, asked_at: Duration) -> Duration {
+    fn patience(&self, wait: Duration) -> Duration {
         let count = self.gateways.count();
         if self.contact == Contact::Answered {
             return wait + if count == 1 { ANSWER_MAY_TAKE } else { ANSWER_OF_SEVERAL_MAY_TAKE };
         }
         // The last try too has some time, so that its failure says what is wrong.
-        let left = self.contact_ends_at().saturating_sub(asked_at).min(FIRST_ANSWER_MAY_TAKE);
+        let left = self.gateways.left_since(self.began_at).min(FIRST_ANSWER_MAY_TAKE);
         left.div_f64(count as f64).max(wait + FIRST_SLICE)
     }
 
@@ -324,9 +327,8 @@ impl Turn<'_> {
     ) -> Result<(), NotTaken> {
         let reason = trouble.reason.clone();
         let have_all_failed = self.gateways.failed(number, trouble);
-        let now = boottime();
         // A lock that others hold is waited for, and a store that is away from the start is not.
-        let is_over = now >= self.contact_ends_at() && (!self.has_decided || now >= self.wait_ends_at());
+        let is_over = self.contact_is_over() && (!self.has_decided || boottime() >= self.wait_ends_at());
         let is_useless = self.contact < Contact::Answered && !self.gateways.may_answer();
         if have_all_failed && (is_over || is_useless) {
             let reason = self.gateways.trouble().unwrap_or(reason);

@@ -39,11 +39,14 @@ pub(super) async fn ask<T>(
     aim: Aim,
     request: impl AsyncFn(&Gateway, Duration) -> Result<T, NoDecision>,
 ) -> Result<Answered<T>, CommandFailure> {
-    let mut tries = AskTries::new();
+    let mut tries = AskTries::new(gateways);
     let mut is_repeated = false;
     loop {
         let (number, gateway) = gateways.next();
-        match request(&gateway, patience(gateways)).await {
+        let (asked_at, patience) = (boottime(), patience(gateways));
+        let answer = request(&gateway, patience).await;
+        gateways.note_stop(asked_at, patience);
+        match answer {
             Ok(answer) => {
                 gateways.answered(number);
                 return Ok(Answered { answer, is_repeated });
@@ -69,8 +72,8 @@ pub(super) struct AskTries {
 }
 
 impl AskTries {
-    pub(super) fn new() -> Self {
-        Self { began_at: boottime(), backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE) }
+    pub(super) fn new(gateways: &Gateways) -> Self {
+        Self { began_at: gateways.now(), backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE) }
     }
 
     /// Notes one of them, and makes the pause before the next. It is the last one if the time for a gateway is over, where that
@@ -94,7 +97,7 @@ impl AskTries {
         if !gateways.failed(number, trouble) {
             return Ok(());
         }
-        let is_over = is_timed && boottime() >= self.began_at.saturating_add(gateways.wait());
+        let is_over = is_timed && gateways.left_since(self.began_at).is_zero();
         let is_useless = !gateways.may_answer();
         if is_over || is_useless {
             let why = gateways.trouble().unwrap_or(reason);

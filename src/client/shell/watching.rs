@@ -35,10 +35,13 @@ async fn follow(settings: &ListSettings) -> Result<u8, CommandFailure> {
     let ListSettings { gateways, prefix, json } = settings;
     let mut gateways = Gateways::new(gateways, None, None)?;
     let (mut last, mut has_begun) = (None::<String>, false);
-    let mut tries = AskTries::new();
+    let mut tries = AskTries::new(&gateways);
     loop {
         let (number, gateway) = gateways.next();
-        let trouble = match gateway.events(prefix, last.as_deref(), patience(&gateways)).await {
+        let (asked_at, patience) = (boottime(), patience(&gateways));
+        let events = gateway.events(prefix, last.as_deref(), patience).await;
+        gateways.note_stop(asked_at, patience);
+        let trouble = match events {
             Err(no_answer) => no_answer,
             Ok(mut events) => {
                 gateways.answered(number);
@@ -57,7 +60,7 @@ async fn follow(settings: &ListSettings) -> Result<u8, CommandFailure> {
                 say(&format!("{}: {}; looking for a gateway", gateways.name(number), trouble.reason));
                 // Streams that end at once must not be asked for without a pause.
                 if boottime() > began_at + LASTING {
-                    tries = AskTries::new();
+                    tries = AskTries::new(&gateways);
                 }
                 tries.pause(&mut gateways).await;
                 NoDecision::NotNow(trouble)

@@ -187,7 +187,7 @@ async fn no_command_is_started_whose_first_renewal_could_not_come_back_in_time()
     // Less than a third of the ttl. But SIGTERM comes 700 ms after the first renewal.
     let late = || Fate::late_answer(Duration::from_millis(800));
     proxy.set_policy(move |message| if message.starts_with(b"PUT ") { late() } else { Fate::Pass });
-    let args = ["--ttl", "3s", "--gateway-wait", "0s", "k", "--", "touch", "wrong"];
+    let args = ["--ttl", "3s", "--gateway-wait", "5s", "k", "--", "touch", "wrong"];
     for name in ["run", "once"] {
         let ended = scene.launch(scene.command_of(name, &args)).end().await;
         ended.expect_line(69, &["answers take too long for a lease this short"]);
