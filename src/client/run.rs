@@ -90,6 +90,10 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     // All that can fail on this machine does so before there is a lock.
     conceal().map_err(unsupervised)?;
     let mut signals = Signals::catch().map_err(unsupervised)?;
+    // SIGTERM is what a command hears unless its starter wants otherwise.
+    if settings.signal != Signal::TERM {
+        Signals::hear(settings.signal).map_err(unsupervised)?;
+    }
     let mut family = Family::adopt().map_err(unsupervised)?;
     let alarm = Alarm::new().map_err(unsupervised)?;
     let mut terminal = Terminal::open();

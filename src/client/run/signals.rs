@@ -53,6 +53,12 @@ impl Signals {
         Ok(caught)
     }
 
+    /// Has the command hear this signal, although it was ignored, as a shell has its background jobs ignore SIGINT. It is not passed on.
+    pub(super) fn hear(name: Signal) -> io::Result<()> {
+        // The handler stays when the stream is dropped.
+        signal(SignalKind::from_raw(name.as_raw())).map(drop)
+    }
+
     /// Catches what a terminal sends to stop us: from now on we stop when the command has stopped, and not before.
     pub(super) fn catch_stop(&mut self) -> io::Result<()> {
         let stop = Signal::TSTP.as_raw();

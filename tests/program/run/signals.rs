@@ -71,6 +71,23 @@ async fn a_sigterm_is_passed_on_as_the_signal_that_tells_the_command_to_end() {
     running.end().await.expect_silent(138);
 }
 
+/// As of a job that a script starts by `&`, and of one under `nohup`.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_signal_that_tells_the_command_to_end_is_heard_also_where_it_was_ignored() {
+    let gateway = Gateway::embedded(&[]).await;
+    for (name, number) in [("INT", 130), ("HUP", 129)] {
+        let scene = Scene::on(&gateway);
+        let mut command = Command::new("env");
+        command.args([&format!("--ignore-signal={name}"), program(), "run", "--signal", name, "k", "--"]);
+        command.args(["sh", "-c", "echo >ready; exec sleep 300"]);
+        command.env("FENCEPOST_URL", &scene.url).current_dir(scene.directory.path());
+        let running = scene.launch(command);
+        eventually("the command runs", async || scene.path("ready").exists()).await;
+        running.signal("TERM");
+        running.end().await.expect_silent(number);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_while_waiting_gives_up_the_place() {
     let gateway = Gateway::embedded(&["--ticket-ttl", "1m"]).await;
