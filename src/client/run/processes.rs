@@ -95,9 +95,11 @@ impl Family {
         }
     }
 
-    /// Asks all to end by this signal, those that are stopped too.
-    pub(super) fn terminate(&self, signal: Signal) {
-        self.signal_all(&[signal, Signal::CONT], &mut BTreeSet::new());
+    /// Asks all to end by this signal, those that are stopped too. A command that was told already is not told again: by a second
+    /// signal, many a program ends without waiting.
+    pub(super) fn terminate(&self, signal: Signal, was_told: bool) {
+        let told_by = [signal, Signal::CONT];
+        self.signal_all(&told_by[usize::from(was_told)..], &told_by, &mut BTreeSet::new());
     }
 
     /// Ends all at once, and the processes that they start meanwhile, and reaps them. Returns whether none is left.
@@ -109,7 +111,8 @@ impl Family {
             if look % LOOKS_BETWEEN_WHOLE_ONES == 0 {
                 others.clear();
             }
-            let found_before = std::mem::replace(&mut found, self.signal_all(&[Signal::KILL], &mut others));
+            let found_before =
+                std::mem::replace(&mut found, self.signal_all(&[Signal::KILL], &[Signal::KILL], &mut others));
             looks_alike = if found == found_before { looks_alike + 1 } else { 0 };
             while self.reap().is_some() {}
             if self.is_gone() {
@@ -127,21 +130,26 @@ impl Family {
         false
     }
 
-    /// Sends these signals to all, and returns who that was.
-    fn signal_all(&self, signals: &[Signal], others: &mut BTreeSet<i32>) -> BTreeSet<Identity> {
+    /// Sends signals to the command's group, and to all that are not in it, and returns who that was.
+    fn signal_all(
+        &self,
+        of_group: &[Signal],
+        of_rest: &[Signal],
+        others: &mut BTreeSet<i32>,
+    ) -> BTreeSet<Identity> {
         let members = self.members(others);
         let group = self.command.map(|command| command.as_raw_nonzero().get());
         let (in_group, alone): (Vec<_>, Vec<_>) =
             members.iter().partition(|process| Some(process.group) == group);
-        for &signal in signals {
+        for &signal in of_group {
             // A group gets a signal in one step, in which none of it can have a child. Once it is empty and its leader is
             // reaped, its number may be another's.
             if !in_group.is_empty() || self.command.is_some_and(|command| has_child(WaitId::Pid(command))) {
                 self.signal_command(signal);
             }
-            for process in &alone {
-                process.signal(signal);
-            }
+        }
+        for &signal in of_rest {
+            alone.iter().for_each(|process| process.signal(signal));
         }
         members.iter().map(|process| process.identity).collect()
     }
@@ -294,7 +302,7 @@ mod tests {
         let command = Pid::from_child(&child);
         let family = Family { own: getpid(), command: Some(command) };
         let mut others = BTreeSet::from([command.as_raw_nonzero().get()]);
-        family.signal_all(&[Signal::KILL], &mut others);
+        family.signal_all(&[Signal::KILL], &[], &mut others);
         let signal = child.wait().ok().and_then(|status| status.signal());
         assert_eq!(signal, Some(Signal::KILL.as_raw()));
         assert!(!has_child(WaitId::Pid(command)), "it is reaped");

@@ -48,6 +48,8 @@ pub(super) struct CommandState {
     status: Option<WaitStatus>,
     /// The last signal that it was sent through this process.
     passed_on: Option<Signal>,
+    /// It was sent what tells it to end.
+    was_told: bool,
     /// The command was stopped.
     stopped: Option<Signal>,
     /// When what the command has left behind is killed, after it was asked to end.
@@ -74,6 +76,7 @@ impl CommandSupervisor<'_> {
                     // SIGTERM asks for the end, so the command gets what tells it to end.
                     let sent = if signal == Signal::TERM { self.settings.signal } else { signal };
                     self.state.passed_on = Some(sent);
+                    self.state.was_told |= sent == self.settings.signal;
                     self.family.signal_command(sent);
                     // If it was stopped, it hears of that only when it goes on.
                     match signal {
@@ -160,7 +163,7 @@ impl CommandSupervisor<'_> {
                 // The command was asked to end. A gateway that comes back changes nothing about that.
                 let failure = self.renewals.failure();
                 self.renewals.end(failure);
-                self.family.terminate(self.settings.signal);
+                self.family.terminate(self.settings.signal, self.state.was_told);
             }
             return None;
         };
@@ -174,7 +177,7 @@ impl CommandSupervisor<'_> {
         }
         match self.state.leftovers_end_at {
             // They were asked to end together with the command.
-            _ if self.state.is_losing => None,
+            _ if self.state.is_losing && self.settings.signal == Signal::TERM => None,
             Some(end_at) if now >= end_at => {
                 let is_nobody_left = self.family.kill();
                 Some(End::Ended { status, is_nobody_left, passed_on })
@@ -183,7 +186,7 @@ impl CommandSupervisor<'_> {
             None => {
                 self.state.leftovers_end_at = Some(now + self.settings.kill_after);
                 // What ends the command may be for it alone: shells have their background jobs ignore SIGINT.
-                self.family.terminate(Signal::TERM);
+                self.family.terminate(Signal::TERM, false);
                 None
             }
         }

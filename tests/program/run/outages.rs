@@ -75,6 +75,32 @@ async fn a_command_whose_lease_cannot_be_renewed_is_told_by_its_own_signal_to_en
     }
 }
 
+/// By a second SIGINT, Terraform ends without waiting. What it has started elsewhere, and what it leaves behind, is told by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_was_told_to_end_is_told_once_and_what_it_leaves_behind_gets_sigterm() {
+    let mut gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    let left = "exec 2>/dev/null; trap '' INT; trap 'echo TERM >left; exit' TERM; echo >ready
+        while :; do sleep 0.02; done";
+    std::fs::write(scene.path("behind"), left).unwrap();
+    let elsewhere = "import signal, time
+signal.signal(signal.SIGINT, lambda *_: open('elsewhere', 'w').write('INT') and exit())
+open('listens', 'w')
+time.sleep(300)";
+    std::fs::write(scene.path("elsewhere.py"), elsewhere).unwrap();
+    let script = "exec 2>/dev/null; trap 'echo INT >>got' INT; sh behind & setsid python3 elsewhere.py &
+        while [ ! -e elsewhere ]; do sleep 0.02; done; sleep 0.3";
+    let flags = ["--signal", "INT", "--ttl", "9s", "--kill-after", "3s"];
+    let running = scene.start_script(&flags, script);
+    eventually("all run", async || scene.path("ready").exists() && scene.path("listens").exists()).await;
+    running.signal("TERM");
+    scene.says("got", "INT\n").await;
+    gateway.kill();
+    running.end().await.expect_line(76, &["could not be renewed", "the command was ended"]);
+    assert_eq!((scene.read("got"), scene.read("left")), ("INT\n".into(), "TERM\n".into()));
+    assert_eq!(scene.read("elsewhere"), "INT");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_whose_answer_was_lost_is_the_same_grant_again() {
     let gateway = Gateway::embedded(&[]).await;
