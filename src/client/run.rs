@@ -126,7 +126,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     let (command, mut output) = match is_ready.and_then(|()| start(settings, &token, &held)) {
         Ok(started) => started,
         Err(failure) => {
-            release(lock, true, &mut gateways, &mut signals).await;
+            release(lock, true, false, &mut gateways, &mut signals).await;
             return Err(failure);
         }
     };
@@ -165,7 +165,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
                 _ if is_nobody_left => {
                     // A signal may have come in the middle of the work, and 128 + n is ours to say.
                     let is_clean = status.exited() && settings.clean_statuses.contains(&code);
-                    release(lock, is_clean, &mut gateways, &mut signals).await;
+                    release(lock, is_clean, passed_on.is_some(), &mut gateways, &mut signals).await;
                     Ok(code)
                 }
                 _ => {

@@ -19,22 +19,26 @@ const STRANGERS_MAY_ANSWER: Duration = Duration::from_mins(1);
 /// How long the release may take after a lease was lost, as the gateway is likely to be away, or after a signal.
 pub(super) const LAST_WORD_MAY_TAKE: Duration = Duration::from_secs(1);
 
-/// Releases the lock, and says so if that cannot be done: the exit status stays that of the command.
+/// Releases the lock, and says so if that cannot be done: the exit status stays that of the command. A service manager that has sent a
+/// signal may kill this process soon.
 pub(super) async fn release(
     lock: &AcquireSettings,
     is_clean: bool,
+    was_signaled: bool,
     gateways: &mut Gateways,
     signals: &mut Signals,
 ) {
     let release = async |gateway: &Gateway, patience| gateway.release(is_clean, patience).await;
     let name = lock.name();
     let is_clean_work = is_clean && lock.once.is_some();
-    let may_take = if is_clean_work { CLEAN_RELEASE_MAY_TAKE } else { RELEASE_MAY_TAKE };
+    let is_patient = is_clean_work && !was_signaled;
+    let may_take = if is_patient { CLEAN_RELEASE_MAY_TAKE } else { RELEASE_MAY_TAKE };
+    let counts = if is_clean_work { ", and then counts as work that may have been done" } else { "" };
     match last_answer(gateways, signals, may_take, RELEASE_TRY_MAY_TAKE, release).await {
         Some(ReleaseAnswer::Done) => {}
         Some(ReleaseAnswer::NotHeld(reason)) => {
             let one = lock.said_of("", "at least one of ");
-            say(&format!("{one}{name} was not held any more at the end: {reason}"));
+            say(&format!("{one}{name} was not held any more at the end{counts}: {reason}"));
         }
         None => {
             let why = gateways.trouble().unwrap_or_else(|| "no answer in time".to_owned());
@@ -42,7 +46,6 @@ pub(super) async fn release(
                 "could not be released, and may stay taken until its lease ends",
                 "could not all be released, and may stay taken until their leases end",
             );
-            let counts = if is_clean_work { ", and then counts as work that may have been done" } else { "" };
             say(&format!("{name} {until}{counts}: {why}"));
         }
     }

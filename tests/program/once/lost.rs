@@ -92,3 +92,29 @@ async fn a_clean_end_is_told_to_a_gateway_that_comes_back_and_if_not_the_line_sa
     let counts = "stay taken until its lease ends, and then counts as work that may have been done";
     running.end().await.expect_line(5, &["the work \"k\" could not be released", counts]);
 }
+
+/// Docker kills a container 10 s after the signal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clean_end_after_a_signal_is_tried_for_a_few_seconds_and_one_without_its_lease_is_said_to_count() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let script =
+        "exec 2>/dev/null; trap 'exit 5' TERM; echo >ready; while [ ! -e over ]; do sleep 0.02; done; exit 5";
+    let work = async || {
+        let scene = Scene::at(proxy.url());
+        let running = scene.start_work(&["--ttl", "5m", "--clean-status", "5"], script);
+        eventually("the command runs", async || scene.path("ready").exists()).await;
+        (scene, running)
+    };
+    let counts = "and then counts as work that may have been done";
+    let (scene, running) = work().await;
+    Client::new(gateway.address).delete("/once/k?force=true").send().await.expect(204);
+    std::fs::write(scene.path("over"), "").unwrap();
+    running.end().await.expect_line(5, &["the work \"k\" was not held any more at the end", counts]);
+
+    let (_scene, running) = work().await;
+    proxy.set_policy(|message| if message.starts_with(b"DELETE ") { Fate::CutBefore } else { Fate::Pass });
+    running.signal("TERM");
+    let ended = running.end().await.expect_line(5, &["the work \"k\" could not be released", counts]);
+    assert!(ended.took < Duration::from_secs(30), "{ended:?}");
+}
