@@ -128,7 +128,7 @@ struct Seen {
     clock: Option<ServerClock>,
     /// The largest number that it had accepted when it was asked: once it counts, and whenever its clock was set back.
     high: Option<u64>,
-    /// Whether a lock was refused because of servers' clocks, since its own was last well.
+    /// Whether the last lock was refused because of servers' clocks, since its own was last well.
     has_refused: bool,
 }
 
@@ -174,12 +174,12 @@ impl Member {
     /// back. It is asked only where it counts by `status`.
     pub(super) async fn learn_lag(
         &self,
-        status: &Result<MemberStatus, String>,
+        status: &MemberStatus,
         clock: Option<ServerClock>,
         since_boot: Duration,
         deadline: Instant,
     ) -> Option<Duration> {
-        let (status, clock) = (status.as_ref().ok().filter(|status| status.counts())?, clock?);
+        let clock = clock.filter(|_| status.counts())?;
         let known = {
             let Seen { status: before, clock: shown, high, .. } = &*self.seen.lock();
             let is_set_back = shown.is_some_and(|shown| clock.at_boot_us + SET_BACK_US < shown.at_boot_us);
@@ -204,9 +204,9 @@ impl Member {
         if reply.outcome == 1 { reply.field::<String>(0)?.parse().ok() } else { None }
     }
 
-    /// Notes that a lock was refused because of servers' clocks.
-    pub(super) fn note_refusal(&self) {
-        self.seen.lock().has_refused = true;
+    /// Notes whether a lock was just refused because of servers' clocks, or granted.
+    pub(super) fn note_refusal(&self, is_refused: bool) {
+        self.seen.lock().has_refused = is_refused;
     }
 
     /// Why it grants no lock now, though it counts. A clock that was set back is a reason once a lock was refused for that: where all

@@ -22,6 +22,8 @@ pub(super) struct MemberStatus {
     pub(super) longest_ms: u64,
     /// Whether it was ever part of a quorum.
     pub(super) is_born: bool,
+    /// When that was, in ms by its clock.
+    born_ms: u64,
     /// Whether most servers of the list before have learned the one of its epoch.
     pub(super) is_settled: bool,
     pub(super) epoch: u64,
@@ -71,7 +73,8 @@ impl MemberStatus {
             now_ms,
             since_ms,
             longest_ms: number(2)?,
-            is_born: number(3)? == 1,
+            is_born: number(3)? != 0,
+            born_ms: number(3)?,
             is_settled: number(4)? == 1,
             epoch: number(5)?,
             members: text(6)?,
@@ -92,11 +95,21 @@ impl MemberStatus {
 
     /// Compares its id with that of the gateway's quorum.
     pub(super) fn recognize(&mut self, quorum: Option<&str>) {
-        self.is_ours = self.quorum.is_empty() || quorum == Some(self.quorum.as_str());
+        self.is_ours = quorum.map_or(self.is_unnamed(), |id| self.may_be_of(id));
+    }
+
+    /// Whether it has this id of a quorum, or none yet.
+    pub(super) fn may_be_of(&self, quorum: &str) -> bool {
+        self.is_unnamed() || self.quorum == quorum
     }
 
     pub(super) fn is_ours(&self) -> bool {
         self.is_ours
+    }
+
+    /// The id of a quorum that is made of this server: that it was there by then.
+    pub(super) fn id_of_it(&self) -> String {
+        format!("{}/{}", self.run, self.since_ms.max(self.born_ms))
     }
 
     /// Whether it has no id of a quorum yet.

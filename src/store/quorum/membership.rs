@@ -41,6 +41,7 @@ enum Standing {
         is_in_quarantine: bool,
         is_behind: bool,
         is_kept_out: bool,
+        is_ours: bool,
     },
     Silent(String),
 }
@@ -287,10 +288,16 @@ impl Membership {
             .map(|shown_us| ServerClock::between(asked_at, shown_us, self.clock.boot()));
         let read = MemberStatus::read(&reply, &link.incarnation, before.as_ref().ok())
             .map(|status| self.recognized(index, status));
-        let status = match read {
+        let now = self.clock.boot();
+        let own_lag = match &read {
+            Some(status) => member.learn_lag(status, clock, now, deadline).await,
+            None => None,
+        };
+        // Others may have been looked at meanwhile.
+        let status = match read.map(|status| self.recognized(index, status)) {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
             Some(status) if self.is_of_another_quorum(&status) => {
-                Err(format!("it belongs to another quorum: {}", status.members))
+                Err(format!("it belongs to another quorum: {}{}", status.members, self.by_its_id(&status)))
             }
             Some(status) => {
                 self.learn_longest(&member.name, status.longest_ms);
@@ -298,8 +305,6 @@ impl Membership {
             }
             None => Err("what it stores about the quorum cannot be read".to_owned()),
         };
-        let now = self.clock.boot();
-        let own_lag = member.learn_lag(&status, clock, now, deadline).await;
         // Behind the clocks of the others, also of those that are away now, or behind what it has accepted itself.
         let lag = clock.and_then(|clock| clock.lag_behind(self.reached_us(|_| true), now)).max(own_lag);
         self.say(index, &status, lag);
@@ -340,6 +345,7 @@ impl Membership {
                 is_in_quarantine: status.is_in_quarantine(),
                 is_behind: lag.is_some(),
                 is_kept_out: status.is_kept_out() && self.standstill().is_some(),
+                is_ours: status.is_ours(),
             },
             Err(reason) => Standing::Silent(reason.clone()),
         };

@@ -213,7 +213,7 @@ impl Bid<'_> {
             ),
             Tally::Held(lease) => {
                 if !self.has_strays {
-                    let undoing = Arc::new(self.store.giving_up(key, token, *attempt, self.number));
+                    let undoing = Arc::new(self.store.giving_up(key, token, *attempt, self.largest));
                     self.store.pollster.follow_up(&undoing, poll, may_have_accepted_it);
                 }
                 Ok(refused(Some(lease)))
@@ -256,6 +256,7 @@ impl Bid<'_> {
         let fencing_token = FencingToken::new(self.number).ok_or_else(|| {
             StoreError::Unknown("the clocks of the servers are too far ahead to make a fencing token".into())
         })?;
+        self.store.pollster.membership.members.iter().for_each(|member| member.note_refusal(false));
         let (left_ms, note) = (relied_on(request.ttl.as_ms()), request.note.clone());
         Ok(Acquired::Granted(Lease { fencing_token, left_ms, note, is_released: false, slot: None }))
     }

@@ -13,7 +13,7 @@ use super::member_status::MemberStatus;
 use super::membership::Membership;
 use super::scripts;
 use crate::clock::whole_ms;
-use crate::store::redis::health::quorum::{RecordKind, agreed, is_in, learners, only_id};
+use crate::store::redis::health::quorum::{RecordKind, agreed, are_all_named, is_in, learners, only_id};
 
 /// How long a server is seen without its record before it goes into quarantine, where no quorum is known: at the first start
 /// another gateway may be about to write it.
@@ -27,8 +27,8 @@ type Statuses = [Result<MemberStatus, String>];
 enum Change<'a> {
     /// In quarantine.
     Join { was_born: bool },
-    /// Part of a new quorum.
-    Found,
+    /// Part of a new quorum, that of this id.
+    Found { id: &'a str },
     /// Part of the quorum again, and it accepts no number up to this one.
     Restore { high: u64 },
     /// One that knows this list.
@@ -131,46 +131,63 @@ impl Membership {
         self.members.iter().for_each(|member| member.recognize(presumed.as_deref()));
     }
 
-    /// The id of the quorum. It is `learned` as soon as most servers say it; until then it is the only one that was seen.
+    /// The id of the quorum. It is `learned` as soon as most servers say it. Until then it is the only one that was seen, and a server
+    /// that counts and says none does not bear it out: but it does if the id is made of these servers.
     fn presumed_id(
         &self,
         learned: &mut Option<String>,
         seen: impl Iterator<Item = MemberStatus>,
     ) -> Option<String> {
         if learned.is_none() {
-            let known: Vec<_> = seen.map(|status| status.known_list()).collect();
+            let seen: Vec<_> = seen.collect();
+            let known: Vec<_> = seen.iter().map(MemberStatus::known_list).collect();
             *learned = agreed(&known, self.quorum()).map(str::to_owned);
             if learned.is_none() {
-                return only_id(&known).map(str::to_owned);
+                let made = self.made_id(&seen);
+                let only = only_id(&known).map(str::to_owned);
+                return only.filter(|id| are_all_named(&known) || made.as_ref() == Some(id));
             }
         }
         learned.clone()
     }
 
-    /// Gives the quorum's id to those that count and have none. The first is made of the processes of all servers, so gateways that
-    /// start together make the same.
+    /// The id that is made of all servers: of the one whose process comes first. Gateways that start together make the same.
+    fn made_id<'a>(&self, seen: impl IntoIterator<Item = &'a MemberStatus>) -> Option<String> {
+        let seen: Vec<_> = seen.into_iter().collect();
+        let first = seen.iter().min_by_key(|status| &status.run)?;
+        (seen.len() == self.members.len()).then(|| first.id_of_it())
+    }
+
+    /// Gives the quorum's id to those that have none, in quarantine too: before most of them count that have lost it.
     async fn name(&self, statuses: &Statuses) {
-        let all = statuses.iter().enumerate();
-        let counting = all.filter_map(|(index, status)| Some((index, status.as_ref().ok()?)));
-        let unnamed: Vec<_> = counting.filter(|(_, status)| status.counts() && status.is_unnamed()).collect();
-        let first = (unnamed.len() == self.members.len())
-            .then(|| unnamed.iter().map(|(_, status)| &status.run).min())
-            .flatten();
-        let known = self.quorum_id.lock().clone();
-        let Some(id) = known.as_ref().or(first) else { return };
-        for (index, status) in unnamed {
-            self.change(index, status, Change::Name { id }).await;
+        let counting = || statuses.iter().flatten().filter(|status| status.counts());
+        let made = self.made_id(counting()).filter(|id| counting().all(|status| status.may_be_of(id)));
+        let Some(id) = self.quorum_id.lock().clone().or(made) else { return };
+        for (index, status) in statuses.iter().enumerate() {
+            if let Ok(status) = status
+                && status.kind == RecordKind::Current
+                && status.is_unnamed()
+            {
+                self.change(index, status, Change::Name { id: &id }).await;
+            }
         }
     }
 
     /// Whether a server is another quorum's by its id, or by its list. If that came from ours by several changes, most of our servers
     /// have learned the first of them, and do not count by ours.
     pub(super) fn is_of_another_quorum(&self, status: &MemberStatus) -> bool {
-        let has_its_id = !status.is_ours() && self.quorum_id.lock().is_some();
-        has_its_id
+        !self.by_its_id(status).is_empty()
             || matches!(status.kind, RecordKind::Later | RecordKind::Differs)
                 && !self.may_follow_ours(&status.members)
                 && self.most_count()
+    }
+
+    /// What to add where that is known by its id.
+    pub(super) fn by_its_id(&self, status: &MemberStatus) -> &'static str {
+        match !status.is_ours() && self.quorum_id.lock().is_some() {
+            true => ", by its id. If the address is right, restart this gateway",
+            false => "",
+        }
     }
 
     /// Whether one change makes such a list of ours: it keeps most servers.
@@ -214,14 +231,14 @@ impl Membership {
         if statuses.iter().flatten().filter(is_new).count() < self.members.len() {
             return false;
         }
-        let are_all_joined = statuses.iter().flatten().all(joined);
-        if are_all_joined {
+        let id = self.made_id(statuses.iter().flatten().filter(|status| joined(status)));
+        if id.is_some() {
             tracing::info!("all servers are new: the quorum starts");
         }
         for (index, status) in statuses.iter().flatten().enumerate() {
-            match status.kind {
-                RecordKind::Empty => self.change(index, status, Change::Join { was_born: false }).await,
-                _ if are_all_joined => self.change(index, status, Change::Found).await,
+            match (status.kind, &id) {
+                (RecordKind::Empty, _) => self.change(index, status, Change::Join { was_born: false }).await,
+                (_, Some(id)) => self.change(index, status, Change::Found { id }).await,
                 _ => false,
             };
         }
@@ -326,10 +343,10 @@ impl Membership {
         let member = &self.members[index];
         let (kind, given, epoch_before) = match change {
             Change::Join { was_born } => ("join", u64::from(was_born).to_string(), 0),
-            Change::Found => ("found", String::new(), 0),
             Change::Restore { high } => ("restore", high.to_string(), 0),
             Change::Store { epoch_before } => ("store", String::new(), epoch_before),
             Change::Settle { high } => ("settle", high.to_string(), 0),
+            Change::Found { id } => ("found", id.to_owned(), 0),
             Change::Name { id } => ("name", id.to_owned(), 0),
         };
         let args = [

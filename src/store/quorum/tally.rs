@@ -75,7 +75,7 @@ pub(super) fn held_up_by_clocks(answers: &[Option<MemberAnswer>], is_smallest: b
 
 /// Why no lock is granted where these clocks keep its number from that.
 pub(super) fn refused_by_clocks(membership: &Membership, behind: &[usize]) -> StoreError {
-    membership.members.iter().for_each(|member| member.note_refusal());
+    membership.members.iter().for_each(|member| member.note_refusal(true));
     let names: Vec<_> = behind.iter().map(|index| &*membership.members[*index].name).collect();
     StoreError::Unavailable(format!(
         "too few servers accept a fencing token: the clocks of these are too far behind, or another was ahead: {}",

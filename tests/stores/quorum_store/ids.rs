@@ -36,6 +36,17 @@ async fn gateways_that_start_together_give_all_servers_one_id_and_one_that_forgo
     let _: () = quorum.nodes[2].command(&["FLUSHALL"]).await;
     counts_at_once(&quorum.nodes[2]).await;
     assert_eq!(common_id(&quorum).await, known);
+    // All forget, and a gateway starts that has not known it.
+    for node in &quorum.nodes {
+        let _: () = node.command(&["FLUSHALL"]).await;
+    }
+    let fresh = quorum.gateway(&BRIEF).await;
+    assert_eq!(common_id(&quorum).await, known);
+    for node in &quorum.nodes {
+        counts_at_once(node).await;
+    }
+    ready(fresh).await;
+    assert_eq!(common_id(&quorum).await, known);
     // Those of a version that gave none get one too.
     for node in &quorum.nodes {
         let _: u64 = node.command(&["HDEL", RECORD, "quorum"]).await;

@@ -23,7 +23,7 @@ local fields = redis.call('HMGET', KEYS[1], 'run', 'epoch', 'members', 'since', 
 local run, epoch, members, since, longest, born, settled, before, served, evicted, quorum = unpack(fields, 1, 11)
 
 local function answer(standing)
-  local told = { standing, whole(now_us), since or '0', longest or '0', born and 1 or 0, settled or '0', epoch or '0' }
+  local told = { standing, whole(now_us), since or '0', longest or '0', born or '0', settled or '0', epoch or '0' }
   local of, came_from = string.match(before or '', '^(%d+) (%d+)$')
   told[8], told[9], told[10], told[11] = members or '', of == epoch and came_from or '0', served or '0', quorum or ''
   return told

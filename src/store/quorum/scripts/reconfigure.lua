@@ -2,7 +2,8 @@
 --
 -- KEYS[1] the server's record   ARGV[1] run                  ARGV[5] ms that a lease can last, the attempt included
 --                               ARGV[2] kind of the change   ARGV[6] the largest number that others accepted; on joining,
---                                                            1 if the server was ever part of a quorum; the id to give
+--                                                            1 if the server was ever part of a quorum; the id to give,
+--                                                            also to one that is founded
 --                               ARGV[3] epoch of the list    ARGV[7] the epoch of the list before
 --                               ARGV[4] list of servers      ARGV[8] until when to do it, ms by the server's clock
 --                                                            ARGV[9] when the quarantine began, 0 for none
@@ -56,7 +57,12 @@ if KIND == 'store' then
 end
 -- A quarantine is named by its beginning: what is said of one must not end a later one.
 if epoch ~= EPOCH or since ~= ARGV[9] then return { 0 } end
-if KIND == 'name' then return { since == '0' and redis.call('HSETNX', RECORD, 'quorum', ARGV[6]) or 0 } end
+if KIND == 'name' then
+  if redis.call('HGET', RECORD, 'quorum') then return { 0 } end
+  redis.call('HDEL', RECORD, '')
+  redis.call('HSET', RECORD, 'quorum', ARGV[6])
+  return { 1 }
+end
 if KIND == 'settle' then
   if since ~= '0' then return { 0 } end
   return write('settled', '1', 'floor', whole(math.max(floor, tonumber(ARGV[6]))))
@@ -64,7 +70,8 @@ end
 if since == '0' then return { 0 } end
 if KIND == 'found' then
   if born then return { 0 } end
-  return write('since', '0', 'born', now_ms, 'settled', '1')
+  -- Born as it came: so a gateway that finds the servers without an id makes the same of them.
+  return write('since', '0', 'born', since, 'settled', '1', 'quorum', ARGV[6])
 end
 if KIND == 'restore' then
   local of, gone_ms = string.match(served or '', '^(%d+) (%d+) ')

@@ -87,27 +87,26 @@ impl KnownList {
     }
 }
 
-/// The id of the quorum whose servers these are: the only one that enough of them may have. Those that count and have none may get any.
+/// The id of the quorum whose servers these are: that of most.
 pub(crate) fn agreed(servers: &[KnownList], needed: usize) -> Option<&str> {
-    let has_none = |known: &&KnownList| known.quorum.is_empty() && known.is(RecordKind::Current);
-    let open = servers.iter().filter(has_none).count();
     let votes = |id: &str| servers.iter().filter(|known| known.quorum == id).count();
-    one(ids(servers).filter(|id| votes(id) + open >= needed))
+    ids(servers).find(|id| votes(id) >= needed)
 }
 
 /// The id that all servers have which have any.
 pub(crate) fn only_id(servers: &[KnownList]) -> Option<&str> {
-    one(ids(servers))
+    let mut ids = ids(servers);
+    ids.next().filter(|_| ids.next().is_none())
+}
+
+/// Whether each server that counts has an id.
+pub(crate) fn are_all_named(servers: &[KnownList]) -> bool {
+    !servers.iter().any(|known| known.is(RecordKind::Current) && known.quorum.is_empty())
 }
 
 fn ids(servers: &[KnownList]) -> impl Iterator<Item = &str> {
     let ids = servers.iter().map(|known| known.quorum.as_str()).filter(|id| !id.is_empty());
     ids.collect::<BTreeSet<_>>().into_iter()
-}
-
-/// The item, if there is one alone.
-fn one<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
-    items.next().filter(|_| items.next().is_none())
 }
 
 /// Whether a server is in such a list.
@@ -163,7 +162,9 @@ pub(crate) fn learners(
             }
             // It may be such a server.
             None if !is_settled => {
-                return Err(format!("{server}, which is new in the list, does not answer"));
+                return Err(format!(
+                    "{server}, which is new in the list, does not answer, or belongs to another quorum"
+                ));
             }
             _ => {}
         }
@@ -326,8 +327,12 @@ pub(crate) fn conclude(
 
 /// How many servers count as soon as a gateway runs, and why the others do not. `names` are all that are in the list.
 fn standing(members: &[QuorumServer], names: &[String], list: &ServerList) -> (usize, Vec<String>) {
+    let all: Vec<_> = members.iter().map(|member| member.membership.list.clone()).collect();
+    let ours = agreed(&all, names.len() / 2 + 1).or_else(|| only_id(&all).filter(|_| are_all_named(&all)));
+    let is_ours = |known: &KnownList| known.quorum.is_empty() || Some(known.quorum.as_str()) == ours;
     let known = |name: &String| {
-        members.iter().find(|member| member.server == *name).map(|member| member.membership.list.clone())
+        let known = members.iter().find(|member| member.server == *name)?.membership.list.clone();
+        is_ours(&known).then_some(known)
     };
     let servers: Vec<_> = names.iter().map(|name| (name.clone(), known(name))).collect();
     let (learners, hindrance) = match learners(&servers, list) {
@@ -337,12 +342,10 @@ fn standing(members: &[QuorumServer], names: &[String], list: &ServerList) -> (u
     let learns = |server: &String| learners.iter().any(|index| names[*index] == *server);
     let new = members.iter().filter(|member| member.membership.list.is(RecordKind::Empty)).count();
     let is_beginning = new == names.len() && list.epoch == 1;
-    let all: Vec<_> = members.iter().map(|member| member.membership.list.clone()).collect();
-    let ours = agreed(&all, names.len() / 2 + 1).or_else(|| only_id(&all));
     let mut troubles = Vec::new();
     for QuorumServer { server, membership, unready, .. } in members {
         let known = &membership.list;
-        if !known.quorum.is_empty() && Some(known.quorum.as_str()) != ours {
+        if !is_ours(known) {
             troubles.push(format!("{server}: {UNLIKE_IDS}"));
         } else if known.is(RecordKind::Current)
             || known.is(RecordKind::Empty) && is_beginning
