@@ -94,7 +94,7 @@ book: $(MDBOOK) ## Build the book, target/book/docs/introduction.html, and check
 	tests/book/build $(MDBOOK)
 
 openapi: ## Write openapi/openapi.json anew from the handlers
-	WRITE_OPENAPI=1 cargo test --quiet --test api -- the_committed_document
+	WRITE_OPENAPI=1 cargo test --quiet --test api -- the_committed_document_is_the_generated_one
 
 settings: ## Write docs/settings.md anew from the flags
 	cargo run --quiet -- settings > target/settings.md

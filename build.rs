@@ -12,7 +12,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={DOCUMENT}");
     let target = PathBuf::from(std::env::var("OUT_DIR")?);
-    fs::write(target.join("openapi.json.zlib"), compress_to_vec_zlib(&fs::read(DOCUMENT)?, 9))?;
+    let document = fs::read(DOCUMENT).map_err(|error| format!("{DOCUMENT}: {error}"))?;
+    fs::write(target.join("openapi.json.zlib"), compress_to_vec_zlib(&document, 9))?;
     #[cfg(feature = "swagger")]
     for name in ["swagger-ui.css", "swagger-ui-bundle.js"] {
         fs::write(target.join(format!("{name}.gz")), swagger::gzip_of(name)?)?;

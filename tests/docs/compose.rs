@@ -79,7 +79,7 @@ fn the_image_is_built_from_all_that_cargo_reads() {
         .filter_map(|line| line.strip_prefix("COPY "))
         .flat_map(str::split_whitespace)
         .collect();
-    for path in ["Cargo.toml", "Cargo.lock", "build.rs", "src", "benches", "tests"] {
+    for path in ["Cargo.toml", "Cargo.lock", "build.rs", "openapi", "src", "benches", "tests"] {
         assert!(copied.contains(&path), "{path} is not copied");
     }
 }
