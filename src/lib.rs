@@ -32,7 +32,7 @@
 //! | `client/run/ending` | what gateways are told when the command has ended | |
 //! | `client/run/processes`, `client/run/signals`, `client/run/terminal` | all that the command started; what is passed on to it; who may read the terminal | |
 //! | `client/run/apart` | a run in a process of its own, where this one has children that the command did not start | |
-//! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `server`, `access`, `audit`, `log`, `telemetry` |
+//! | [`api`] | every route, and what all requests pass through | `service`, `store`, `lock`, `clock`, `server`, `access`, `audit`, `log`, `telemetry` |
 //! | `api/state`, `api/context` | what the handlers share; what one request carries from the door to its line in the log | |
 //! | `api/result_room` | the memory that results take on their way to the store, with a share for each caller | |
 //! | `api/routes` | the handlers: parse → service → answer. `locks`, `list`, `once`, `records` and `health` answer at once, `hold` and `watch` go on; `several` and `taking` are what those have in common that take locks | |

@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("store", &["lock", "clock", "telemetry"]),
     ("service", &["store", "lock", "clock", "telemetry"]),
-    ("api", &["service", "store", "lock", "server", "access", "audit", "log", "telemetry"]),
+    ("api", &["service", "store", "lock", "clock", "server", "access", "audit", "log", "telemetry"]),
     ("access", &["lock"]),
     ("audit", &["log", "telemetry"]),
     ("log", &["telemetry"]),

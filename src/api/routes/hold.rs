@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::Duration;
 
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
@@ -22,6 +22,7 @@ use crate::api::problem::Problem;
 use crate::api::state::{AppState, ConnectionPlace};
 use crate::api::stream::StreamForm;
 use crate::api::stream::hold_event::{EXAMPLE_STREAM, HoldEventView, example_line};
+use crate::clock::boottime;
 use crate::lock::{LockKey, Note, Terms};
 use crate::server::{Peer, ShortTcpTimeout};
 use crate::service::{AcquireRequest, Hold, HoldEvent, Holding, Loss};
@@ -54,7 +55,7 @@ pub(super) async fn hold_lock(
     form: StreamForm,
     call: LockCall<HoldQuery>,
 ) -> Result<Response, Problem> {
-    let asked_at = Instant::now();
+    let asked_at = boottime();
     let keys = keys_of(&call);
     let LockCall { key, token, query, caller, .. } = call;
     let connection = app.keep_connection(version, &caller, key_holds_too_many, too_many_holds)?;
@@ -120,7 +121,8 @@ struct HoldBody {
     /// Those of which something may still come.
     holds: Vec<Hold>,
     are_several: bool,
-    asked_at: Instant,
+    /// As the time since boot, which counts while the machine sleeps.
+    asked_at: Duration,
     form: StreamForm,
     /// The ticket, if it waited, until the client is told that it holds the lock.
     untold: Option<Option<WaitPermit>>,
@@ -190,6 +192,8 @@ impl HttpBody for HoldBody {
             Some(wait) => Poll::Ready(Some(self.granted(wait))),
             None => self.poll_any(context),
         };
-        event.map(|event| Some(Ok(Frame::data(self.form.write(event?.asked(self.asked_at.elapsed()))))))
+        event.map(|event| {
+            Some(Ok(Frame::data(self.form.write(event?.asked(boottime().saturating_sub(self.asked_at))))))
+        })
     }
 }

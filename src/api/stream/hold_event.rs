@@ -68,7 +68,8 @@ pub(crate) struct HoldEventView {
     #[schema(format = DateTime, value_type = String, required = false)]
     expires_at: Option<String>,
     /// How many milliseconds before this event the request came, with each event that has a lease. Count `ttl_ms` from so long
-    /// after you sent the request: then an event that you read late counts for no longer than the lease lasts.
+    /// after you sent the request, or from when you read the event, if that is earlier: then an event that you read late counts for no
+    /// longer than the lease lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
     request_age_ms: Option<u64>,
