@@ -214,6 +214,7 @@ impl Pen {
                     Order::Finish(done) => self.finishing.push(done),
                 }
             }
+            batch.shrink_to(MOST_AT_ONCE);
             self.write::<L>(&mut text);
             self.queue.lines.fetch_sub(lines, Ordering::Relaxed);
             if self.waiting.0.is_empty() {

@@ -126,7 +126,7 @@ pub(super) fn life_row(life: Life) -> LifeRow {
 /// Within one boot the clock that counts since boot is exact. Over a reboot only the wall clock bridges the gap, and
 /// people may have set it. So after a reboot a life lasts at most the length that it was last given.
 ///
-/// If the wall clock was set since the life began, or was wrong at an earlier boot, the end has several times by it: the row has the
+/// If the wall clock was set since the life began, or was wrong at an earlier boot, the end has several times by it. The row has the
 /// latest of those by which it was written, and the last batch says another. Which was right is not known, so the latest one counts,
 /// and stays in the row: a lock that stays for too long is better than one that is granted twice.
 pub(super) fn restored((longest_ms, boot_ns, wall_ns): LifeRow, now: Moment, written_in: WrittenIn) -> Life {

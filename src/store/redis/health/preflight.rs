@@ -157,9 +157,12 @@ impl Preflight {
             Profile::ask(&mut first, on_cluster),
             Permissions::ask(&mut second, keys, on_cluster, self.replicas_ack > 0),
         )?;
+        let keeps_records = !for_quorum && permissions.lacking_for_records.is_empty();
+        let of_records = records(keys);
+        let of_records: &[String] = if keeps_records { &of_records } else { &[] };
         let loading = async {
             match profile.has_append_only_file && may_ask_of_others {
-                true => Loading::ask(&mut first, &[samples(keys), records(keys).to_vec()].concat()).await,
+                true => Loading::ask(&mut first, samples(keys), of_records).await,
                 false => Ok(permissions.loading.clone()),
             }
         };
