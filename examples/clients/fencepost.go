@@ -404,7 +404,7 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		c.mutex.Unlock()
 		sent := time.Now()
 		wait := least(longest, waitUntil.Sub(sent))
-		if query.Del("wait"); wait > 0 {
+		if query.Del("wait"); wait > 0 && (isNew || l.record == nil) {
 			query.Set("wait", inMs(wait))
 		} else {
 			wait = 0

@@ -147,8 +147,8 @@ export class Fencepost {
 
   async take(key, token, ttlMs, waitMs, query, more) {
     const waitUntil = waitMs && now() + waitMs;
-    const put = (forMs, isNew) =>
-      this.call("PUT", key, token, Math.max(now(), waitUntil) + forMs, query, { ...more, waitUntil, isNew });
+    const put = (forMs, isNew, until = isNew || !more.path ? waitUntil : 0) =>
+      this.call("PUT", key, token, Math.max(now(), until) + forMs, query, { ...more, waitUntil: until, isNew });
     try {
       let said = await put(this.retryForMs, true);
       const isLate = (byMs) => !said[1].wasReplayed && now() >= said[0] + byMs;

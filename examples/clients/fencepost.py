@@ -174,8 +174,8 @@ class Fencepost:
               query: dict[str, str], headers: dict[str, str] = {}, path: str = "/lock") -> Any:
         wait_until = now() + wait_s if wait_s else 0
         def put(for_s: float, is_new: bool = False) -> tuple[float, Any]:
-            until = max(now(), wait_until) + for_s
-            return self.call("PUT", key, token, until, query, wait_until, is_new, path, headers)
+            later = wait_until if is_new or path == "/lock" else 0
+            return self.call("PUT", key, token, max(now(), later) + for_s, query, later, is_new, path, headers)
         try:
             sent, grant = put(self.retry_for_s, True)
             # If it waited, the lease began later. The same request says when it ends, or waits on if it is over.
