@@ -312,5 +312,6 @@ async fn while_redis_is_away_a_stream_begins_only_where_another_one_is_open() {
     let mut second = Stream::open(&here, "key=k").await;
     redis.start_again().await;
     second.until("resync").await;
-    Stream::open(&there, "key=k").await;
+    let begins = async || there.call("GET", "/events?key=k").open().await.status() == 200;
+    eventually("it begins there, too", begins).await;
 }

@@ -115,7 +115,8 @@ async fn no_more_wait_than_may_for_one_record_and_at_one_gateway() {
 /// Redis closes a connection that has subscribed once some megabytes of answers wait in it. Results come on another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_who_ask_at_once_for_a_long_result_all_get_it() {
-    let pair = super::on_redis().await;
+    // 64 MB take a busy machine longer than a gateway waits by default.
+    let pair = Pair::on(super::redis().await, &["--store-timeout", "10s"]).await;
     let limit = ["CONFIG", "SET", "client-output-buffer-limit", "pubsub 128kb 128kb 1"];
     let _: () = pair.redis().command(&limit).await;
     let (here, worker) = (pair.here(), fresh_token());
