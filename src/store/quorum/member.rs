@@ -18,6 +18,7 @@ use crate::store::redis::connection::link::Link;
 use crate::store::redis::connection::servers::BEGUN_WITHIN;
 use crate::store::redis::connection::supervisor::LinkSupervisor;
 use crate::store::redis::failure::{Failure, StepOutcome};
+use crate::store::redis::health::quorum::Whose;
 use crate::store::redis::scripts::{Script, ScriptReply};
 use crate::telemetry::metrics::{MemberState, metrics};
 
@@ -160,9 +161,9 @@ impl Member {
     }
 
     /// Compares the id that it was seen to have with that of the quorum.
-    pub(super) fn recognize(&self, quorum: Option<&str>) {
+    pub(super) fn recognize(&self, whose: &Whose) {
         if let Ok(status) = &mut self.seen.lock().status {
-            status.recognize(quorum);
+            status.recognize(whose);
         }
     }
 

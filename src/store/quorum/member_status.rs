@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use crate::clock::whole_ms;
-use crate::store::redis::health::quorum::{KnownList, RecordKind, UNLIKE_IDS};
+use crate::store::redis::health::quorum::{KnownList, RecordKind, UNLIKE_IDS, Whose};
 use crate::store::redis::scripts::ScriptReply;
 
 /// What a server's record says, as far as this gateway is concerned.
@@ -94,8 +94,8 @@ impl MemberStatus {
     }
 
     /// Compares its id with that of the gateway's quorum.
-    pub(super) fn recognize(&mut self, quorum: Option<&str>) {
-        self.is_ours = quorum.map_or(self.is_unnamed(), |id| self.may_be_of(id));
+    pub(super) fn recognize(&mut self, whose: &Whose) {
+        self.is_ours = whose.has(&self.quorum);
     }
 
     /// Whether it has this id of a quorum, or none yet.
@@ -107,9 +107,9 @@ impl MemberStatus {
         self.is_ours
     }
 
-    /// The id of a quorum that is made of this server: that it was there by then.
-    pub(super) fn id_of_it(&self) -> String {
-        format!("{}/{}", self.run, self.since_ms.max(self.born_ms))
+    /// Its part in the id that is made of all servers: its process, and since when it is there.
+    pub(super) fn part_of_id(&self) -> String {
+        format!("{:.12}/{}", self.run, self.since_ms.max(self.born_ms))
     }
 
     /// Whether it has no id of a quorum yet.
@@ -185,6 +185,7 @@ impl MemberStatus {
     /// Whether it knows nothing of what it may have accepted.
     pub(super) fn has_forgotten(&self) -> bool {
         match self.kind {
+            _ if !self.is_ours => false,
             RecordKind::Current => self.is_in_quarantine(),
             RecordKind::Empty | RecordKind::Forgot => true,
             RecordKind::Later | RecordKind::Differs | RecordKind::Earlier => false,

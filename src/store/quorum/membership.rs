@@ -50,7 +50,7 @@ enum Standing {
 pub(super) struct Membership {
     pub(super) members: Vec<Arc<Member>>,
     pub(super) list: ServerList,
-    /// The id of the quorum, as soon as most servers have said it. Another one may have the same list.
+    /// The id of the quorum, as most servers have said it. Another one may have the same list.
     pub(super) quorum_id: Mutex<Option<String>>,
     /// How long a lease can last, the attempt that takes it included: by this gateway, or by any record that it has seen.
     pub(super) longest_ms: AtomicU64,
@@ -297,7 +297,7 @@ impl Membership {
         let status = match read.map(|status| self.recognized(index, status)) {
             Some(_) if !self.claim(&link.incarnation, index) => Err(self.twin_of(&link.incarnation)),
             Some(status) if self.is_of_another_quorum(&status) => {
-                Err(format!("it belongs to another quorum: {}{}", status.members, self.by_its_id(&status)))
+                Err(format!("it belongs to another quorum: {}", status.members))
             }
             Some(status) => {
                 self.learn_longest(&member.name, status.longest_ms);

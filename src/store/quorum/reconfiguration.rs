@@ -13,7 +13,7 @@ use super::member_status::MemberStatus;
 use super::membership::Membership;
 use super::scripts;
 use crate::clock::whole_ms;
-use crate::store::redis::health::quorum::{RecordKind, agreed, are_all_named, is_in, learners, only_id};
+use crate::store::redis::health::quorum::{RecordKind, Whose, is_in, learners};
 
 /// How long a server is seen without its record before it goes into quarantine, where no quorum is known: at the first start
 /// another gateway may be about to write it.
@@ -118,51 +118,48 @@ impl Membership {
     pub(super) fn recognized(&self, index: usize, mut seen: MemberStatus) -> MemberStatus {
         let others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
         let others = others.filter_map(|(_, member)| member.status().ok());
-        let presumed = self.presumed_id(&mut self.quorum_id.lock(), others.chain([seen.clone()]));
-        seen.recognize(presumed.as_deref());
+        let whose = self.whose(&mut self.quorum_id.lock(), others.chain([seen.clone()]));
+        seen.recognize(&whose);
         seen
     }
 
     /// Compares those of all: what one server says is of weight for the others.
     pub(super) fn recognize_all(&self) {
         let mut quorum_id = self.quorum_id.lock();
-        let seen = self.members.iter().filter_map(|member| member.status().ok());
-        let presumed = self.presumed_id(&mut quorum_id, seen);
-        self.members.iter().for_each(|member| member.recognize(presumed.as_deref()));
+        let whose = self.whose(&mut quorum_id, self.members.iter().filter_map(|member| member.status().ok()));
+        self.members.iter().for_each(|member| member.recognize(&whose));
     }
 
-    /// The id of the quorum. It is `learned` as soon as most servers say it. Until then it is the only one that was seen, and a server
-    /// that counts and says none does not bear it out: but it does if the id is made of these servers.
-    fn presumed_id(
-        &self,
-        learned: &mut Option<String>,
-        seen: impl Iterator<Item = MemberStatus>,
-    ) -> Option<String> {
-        if learned.is_none() {
-            let seen: Vec<_> = seen.collect();
-            let known: Vec<_> = seen.iter().map(MemberStatus::known_list).collect();
-            *learned = agreed(&known, self.quorum()).map(str::to_owned);
-            if learned.is_none() {
-                let made = self.made_id(&seen);
-                let only = only_id(&known).map(str::to_owned);
-                return only.filter(|id| are_all_named(&known) || made.as_ref() == Some(id));
+    /// Whose these servers are, by their ids. What most of them say is `learned`, and stays for as long as any says it: most addresses may
+    /// lead elsewhere for a while.
+    fn whose(&self, learned: &mut Option<String>, seen: impl Iterator<Item = MemberStatus>) -> Whose {
+        let known: Vec<_> = seen.map(|status| status.known_list()).collect();
+        match learned.clone().filter(|id| known.iter().any(|server| server.quorum == *id)) {
+            Some(id) => Whose::Of(id),
+            None => {
+                let whose = Whose::of(&known, self.quorum());
+                if let Whose::Of(id) = &whose {
+                    *learned = Some(id.clone());
+                }
+                whose
             }
         }
-        learned.clone()
     }
 
-    /// The id that is made of all servers: of the one whose process comes first. Gateways that start together make the same.
-    fn made_id<'a>(&self, seen: impl IntoIterator<Item = &'a MemberStatus>) -> Option<String> {
-        let seen: Vec<_> = seen.into_iter().collect();
-        let first = seen.iter().min_by_key(|status| &status.run)?;
-        (seen.len() == self.members.len()).then(|| first.id_of_it())
+    /// The id that is made of all servers: of their processes, and since when each is there. All gateways make the same.
+    fn made_id<'a>(&self, seen: impl Iterator<Item = &'a MemberStatus>) -> Option<String> {
+        let mut parts: Vec<_> = seen.map(MemberStatus::part_of_id).collect();
+        parts.sort_unstable();
+        (parts.len() == self.members.len()).then(|| parts.join(" "))
     }
 
-    /// Gives the quorum's id to those that have none, in quarantine too: before most of them count that have lost it.
+    /// Gives those that have none the id of the quorum, in quarantine too; or the first one, once all count without one.
     async fn name(&self, statuses: &Statuses) {
+        let whose = self.whose(&mut self.quorum_id.lock(), statuses.iter().flatten().cloned());
         let counting = || statuses.iter().flatten().filter(|status| status.counts());
         let made = self.made_id(counting()).filter(|id| counting().all(|status| status.may_be_of(id)));
-        let Some(id) = self.quorum_id.lock().clone().or(made) else { return };
+        let id = if let Whose::Of(id) = whose { Some(id) } else { made };
+        let Some(id) = id else { return };
         for (index, status) in statuses.iter().enumerate() {
             if let Ok(status) = status
                 && status.kind == RecordKind::Current
@@ -173,21 +170,12 @@ impl Membership {
         }
     }
 
-    /// Whether a server is another quorum's by its id, or by its list. If that came from ours by several changes, most of our servers
-    /// have learned the first of them, and do not count by ours.
+    /// Whether a server is another quorum's by its list. If that came from ours by several changes, most of our servers have
+    /// learned the first of them, and do not count by ours.
     pub(super) fn is_of_another_quorum(&self, status: &MemberStatus) -> bool {
-        !self.by_its_id(status).is_empty()
-            || matches!(status.kind, RecordKind::Later | RecordKind::Differs)
-                && !self.may_follow_ours(&status.members)
-                && self.most_count()
-    }
-
-    /// What to add where that is known by its id.
-    pub(super) fn by_its_id(&self, status: &MemberStatus) -> &'static str {
-        match !status.is_ours() && self.quorum_id.lock().is_some() {
-            true => ", by its id. If the address is right, restart this gateway",
-            false => "",
-        }
+        matches!(status.kind, RecordKind::Later | RecordKind::Differs)
+            && !self.may_follow_ours(&status.members)
+            && self.most_count()
     }
 
     /// Whether one change makes such a list of ours: it keeps most servers.

@@ -18,9 +18,9 @@ use crate::store::redis::settings::Risk;
 pub(crate) const KEEPS_NO_RECORDS: &str =
     "a quorum keeps no records: use one Redis, Sentinel, a Cluster or a file for them";
 
-/// What a server is told to be that has the id of a quorum, where it is not known whose quorum that is.
+/// Why a server does not count whose id is not the quorum's.
 pub(crate) const UNLIKE_IDS: &str =
-    "it has the id of a quorum that most of these servers have not: some of them belong to another quorum";
+    "it belongs to another quorum, or others of these servers do: it has not the id that most of them have";
 
 /// How far the clocks of the servers may be apart before that is worth a word: numbers may be so far ahead of a clock, and
 /// no further.
@@ -87,21 +87,40 @@ impl KnownList {
     }
 }
 
-/// The id of the quorum whose servers these are: that of most.
+/// Whose servers these are.
+pub(crate) enum Whose {
+    /// Of the quorum with this id.
+    Of(String),
+    /// Some are of one quorum, some of another, and most are of none.
+    Unlike,
+    /// Nothing speaks against any.
+    Open,
+}
+
+impl Whose {
+    pub(crate) fn of(servers: &[KnownList], needed: usize) -> Self {
+        match (agreed(servers, needed), ids(servers).count()) {
+            (Some(id), _) => Self::Of(id.to_owned()),
+            (None, 0 | 1) => Self::Open,
+            (None, _) => Self::Unlike,
+        }
+    }
+
+    /// Whether a server with this id, or with none yet, is one of theirs.
+    pub(crate) fn has(&self, id: &str) -> bool {
+        match self {
+            _ if id.is_empty() => true,
+            Self::Of(quorum) => quorum == id,
+            Self::Unlike => false,
+            Self::Open => true,
+        }
+    }
+}
+
+/// The id that most of these servers have.
 pub(crate) fn agreed(servers: &[KnownList], needed: usize) -> Option<&str> {
     let votes = |id: &str| servers.iter().filter(|known| known.quorum == id).count();
     ids(servers).find(|id| votes(id) >= needed)
-}
-
-/// The id that all servers have which have any.
-pub(crate) fn only_id(servers: &[KnownList]) -> Option<&str> {
-    let mut ids = ids(servers);
-    ids.next().filter(|_| ids.next().is_none())
-}
-
-/// Whether each server that counts has an id.
-pub(crate) fn are_all_named(servers: &[KnownList]) -> bool {
-    !servers.iter().any(|known| known.is(RecordKind::Current) && known.quorum.is_empty())
 }
 
 fn ids(servers: &[KnownList]) -> impl Iterator<Item = &str> {
@@ -328,8 +347,8 @@ pub(crate) fn conclude(
 /// How many servers count as soon as a gateway runs, and why the others do not. `names` are all that are in the list.
 fn standing(members: &[QuorumServer], names: &[String], list: &ServerList) -> (usize, Vec<String>) {
     let all: Vec<_> = members.iter().map(|member| member.membership.list.clone()).collect();
-    let ours = agreed(&all, names.len() / 2 + 1).or_else(|| only_id(&all).filter(|_| are_all_named(&all)));
-    let is_ours = |known: &KnownList| known.quorum.is_empty() || Some(known.quorum.as_str()) == ours;
+    let whose = Whose::of(&all, names.len() / 2 + 1);
+    let is_ours = |known: &KnownList| whose.has(&known.quorum);
     let known = |name: &String| {
         let known = members.iter().find(|member| member.server == *name)?.membership.list.clone();
         is_ours(&known).then_some(known)
