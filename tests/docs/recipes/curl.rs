@@ -13,6 +13,7 @@ const OLDEST: Version = (7, 76, 0);
 const OPTIONS: &[(&str, Option<char>, bool, Version)] = &[
     ("cacert", None, true, (7, 5, 0)),
     ("config", Some('K'), true, (4, 10, 0)),
+    ("connect-timeout", None, true, (7, 7, 0)),
     ("data", Some('d'), true, (4, 0, 0)),
     ("data-binary", None, true, (7, 2, 0)),
     ("data-urlencode", None, true, (7, 18, 0)),
