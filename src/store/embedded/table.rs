@@ -318,7 +318,14 @@ impl Table {
 
     /// Sets or removes a record, and notes the change if it is one.
     pub(super) fn put(&mut self, id: RecordId, record: Option<Record>) {
-        if self.records.get(&id) == record.as_ref() {
+        self.put_by(id, |_| record);
+    }
+
+    /// The same, where it depends on what is there.
+    fn put_by(&mut self, id: RecordId, record: impl FnOnce(Option<&Record>) -> Option<Record>) {
+        let before = self.records.get(&id);
+        let record = record(before);
+        if before == record.as_ref() {
             return;
         }
         let before = self.set(&id, record.map(Box::new));

@@ -22,22 +22,20 @@ impl Table {
     /// Sets the mark of a token, for a whole life from now on.
     pub(super) fn put_mark(&mut self, key: &LockKey, token: &TokenHash, verdict: Verdict, now: Duration) {
         let length = self.settings.mark_ttl;
-        // A mark that is there goes on: by a clock that was set back since, a new one would end before it.
-        let life = match self.mark(key, token, now) {
-            Some(mark) => mark.life.given(now, length),
-            None => Life::starting(now, length),
-        };
-        self.put(RecordId::mark(key, token), Some(Record::Mark(Mark { verdict, life })));
+        self.put_by(RecordId::mark(key, token), |before| {
+            let life = match before {
+                // It goes on: by a clock that was set back since, a new one would end before it.
+                Some(Record::Mark(mark)) if !mark.life.is_over(now) => mark.life.given(now, length),
+                _ => Life::starting(now, length),
+            };
+            Some(Record::Mark(Mark { verdict, life }))
+        });
     }
 
     /// What the mark of a token says, if there is one.
     pub(super) fn verdict(&self, key: &LockKey, token: &TokenHash, now: Duration) -> Option<&Verdict> {
-        self.mark(key, token, now).map(|mark| &mark.verdict)
-    }
-
-    fn mark(&self, key: &LockKey, token: &TokenHash, now: Duration) -> Option<&Mark> {
         match self.records.get(&RecordId::mark(key, token)) {
-            Some(Record::Mark(mark)) if !mark.life.is_over(now) => Some(mark),
+            Some(Record::Mark(mark)) if !mark.life.is_over(now) => Some(&mark.verdict),
             _ => None,
         }
     }
