@@ -95,12 +95,12 @@ impl MemberStatus {
 
     /// Compares its id with that of the gateway's quorum.
     pub(super) fn recognize(&mut self, whose: &Whose) {
-        self.is_ours = whose.has(&self.quorum);
+        self.is_ours = self.may_be_of(whose);
     }
 
-    /// Whether it has this id of a quorum, or none yet.
-    pub(super) fn may_be_of(&self, quorum: &str) -> bool {
-        self.is_unnamed() || self.quorum == quorum
+    /// Whether nothing speaks against its being one of these.
+    pub(super) fn may_be_of(&self, whose: &Whose) -> bool {
+        whose.has(&self.quorum)
     }
 
     pub(super) fn is_ours(&self) -> bool {

@@ -155,11 +155,11 @@ impl Membership {
 
     /// Gives those that have none the id of the quorum, in quarantine too; or the first one, once all count without one.
     async fn name(&self, statuses: &Statuses) {
-        let whose = self.whose(&mut self.quorum_id.lock(), statuses.iter().flatten().cloned());
         let counting = || statuses.iter().flatten().filter(|status| status.counts());
-        let made = self.made_id(counting()).filter(|id| counting().all(|status| status.may_be_of(id)));
-        let id = if let Whose::Of(id) = whose { Some(id) } else { made };
-        let Some(id) = id else { return };
+        let known = self.whose(&mut self.quorum_id.lock(), statuses.iter().flatten().cloned());
+        let made = self.made_id(counting()).map(Whose::Of);
+        let made = made.filter(|made| counting().all(|status| status.may_be_of(made)));
+        let ((Whose::Of(id), _) | (_, Some(Whose::Of(id)))) = (known, made) else { return };
         for (index, status) in statuses.iter().enumerate() {
             if let Ok(status) = status
                 && status.kind == RecordKind::Current

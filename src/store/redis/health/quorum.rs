@@ -118,7 +118,7 @@ impl Whose {
 }
 
 /// The id that most of these servers have.
-pub(crate) fn agreed(servers: &[KnownList], needed: usize) -> Option<&str> {
+fn agreed(servers: &[KnownList], needed: usize) -> Option<&str> {
     let votes = |id: &str| servers.iter().filter(|known| known.quorum == id).count();
     ids(servers).find(|id| votes(id) >= needed)
 }
