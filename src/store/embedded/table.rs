@@ -109,9 +109,9 @@ impl Table {
         }
         let renewed = HeldLock { attempt, ..lock.extended(*ttl, now) };
         let lease = renewed.lease(now);
-        // Less than that is no more than the lease has already.
+        // Less than a millisecond is no gain: clients are told whole ones.
         let is_longest = lock.max_hold.is_some_and(|max| now + ttl.as_duration() > max.end)
-            && lock.life.end == renewed.life.end;
+            && renewed.life.end.saturating_sub(lock.life.end) < Duration::from_millis(1);
         self.put_lock(key, renewed);
         if is_longest { Renewed::MaxHoldReached(lease) } else { Renewed::Renewed(lease) }
     }

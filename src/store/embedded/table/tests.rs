@@ -125,6 +125,20 @@ fn a_lease_ends_with_its_last_whole_millisecond() {
 }
 
 #[test]
+fn less_than_a_millisecond_is_no_gain_at_max_hold() {
+    for offset_us in (1..1_000).step_by(37) {
+        let mut table = table();
+        let terms = Terms { max_hold: Some(ms(1_500)), ..Terms::default() };
+        let first = LockRequest { terms, ..request(token()) };
+        granted(&mut table, &LockRequest { ttl: ttl(1_000), ..first.clone() }, NOW);
+        let soon = NOW + ms(600) + Duration::from_micros(offset_us);
+        assert!(matches!(renewed(&mut table, &first.token, ttl(899), soon), Renewed::Renewed(_)));
+        let again = renewed(&mut table, &first.token, ttl(3_000), soon + Duration::from_micros(417));
+        assert!(matches!(again, Renewed::MaxHoldReached(_)), "{offset_us}: {again:?}");
+    }
+}
+
+#[test]
 fn numbers_go_on_upward_from_the_larger_of_the_clock_and_the_last() {
     let mut table = Table::new(EmbeddedSettings { mark_ttl: MARK_TTL, ..EmbeddedSettings::default() });
     let second = Duration::from_secs(1);
