@@ -180,7 +180,7 @@ type Client struct {
 	mutex                      sync.Mutex
 }
 
-// New makes a client of URLs with commas, or of FENCEPOST_URL, and of FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE.
+// New makes a client of URLs with commas, for "" of FENCEPOST_URL, and of FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE.
 func New(urls string) (*Client, error) {
 	c := &Client{APIKey: os.Getenv("FENCEPOST_API_KEY"), RetryFor: 10 * time.Second, TryFor: 3 * time.Second}
 	// A request that is sent on as another one would mean something else.
@@ -235,7 +235,7 @@ func (c *Client) Acquire(ctx context.Context, key string, o Options) (*Lease, er
 
 // AcquireAll takes the locks of all these keys, or none.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, o Options) (*Lease, error) {
-	lease, query := &Lease{Key: strings.Join(keys, ", "), Keys: keys}, url.Values{}
+	lease, query := &Lease{Key: strings.Join(keys, ", "), Keys: append([]string(nil), keys...)}, url.Values{} // A copy.
 	if o.Owner != "" {
 		query.Set("owner", o.Owner)
 	}

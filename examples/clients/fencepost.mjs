@@ -1,7 +1,5 @@
-/**
- * A Fencepost client for Node 20 and later. It needs no package: copy this file into your project. For TypeScript,
- * copy `fencepost.d.mts` as well.
- */
+// A Fencepost client for Node 20 and later. It needs no package: copy this file into your project. For TypeScript, copy
+// `fencepost.d.mts` as well.
 import { X509Certificate } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
@@ -17,24 +15,16 @@ export class FencepostError extends Error {
     Object.assign(this, { name: new.target.name, problem, retryAfterMs, status, type, detail, holder });
   }
 }
-/** Someone else holds the lock, or is next in the wait queue. */
-export class Busy extends FencepostError {}
-/** The lease is over. Someone else may hold the lock now. */
-export class Lost extends FencepostError {}
-/** A parameter, the address, the certificate, the API key or its rights are wrong. */
-export class Refused extends FencepostError {}
-/** No gateway can do it now. Certainly nothing happened. */
-export class Unavailable extends FencepostError {}
-/** No answer in time. It may have happened, or not. */
-export class Unknown extends FencepostError {}
-/** The record belongs to a request with another fingerprint. */
-export class Mismatch extends Refused {}
-/** Someone may have done the work, and stored no result. You said `takeover: false`. */
-export class Abandoned extends FencepostError {}
+export class Busy extends FencepostError {} // Someone else holds the lock, or is next in the wait queue.
+export class Lost extends FencepostError {} // The lease is over. Someone else may hold the lock now.
+export class Refused extends FencepostError {} // A parameter, address, certificate, API key or right is wrong.
+export class Unavailable extends FencepostError {} // No gateway can do it now. Certainly nothing happened.
+export class Unknown extends FencepostError {} // No answer in time. It may have happened, or not.
+export class Mismatch extends Refused {} // The record belongs to a request with another fingerprint.
+export class Abandoned extends FencepostError {} // Someone may have done the work. You said `takeover: false`.
 /** Another worker has taken over, with this `fencingToken`. Your result is not stored. */
 export class Superseded extends Lost { get fencingToken() { return this.problem.fencing_token ?? 0; } }
-/** The work of `once` throws it if it certainly changed nothing: as if it never began. */
-export class NothingDone extends Error {}
+export class NothingDone extends Error {} // The work of `once` throws it if it certainly changed nothing.
 
 const LONGEST_WAIT_MS = 5_000; // Of one request. A dead gateway is noticed before the ticket in the wait queue expires.
 const LONGEST_WAIT_OF_SEVERAL_MS = 20_000; // Between two requests it has none of these locks, and others go first.
@@ -56,8 +46,8 @@ function isDone(method, path, key, token, status, body, headers) {
   const isBegin = method === "PUT" && path === "/once"; // There, 200 is somebody's result.
   const isPositive = (number) => Number.isInteger(number) && number > 0;
   const locks = Array.isArray(body?.locks) ? body.locks : [body]; // Of several, each has its number.
-  const isTaken = (key) => locks.some((lock) => lock?.key === String(key) && isPositive(lock.fencing_token));
-  const isOurs = [key].flat().every(isTaken) && (method === "POST" || body.token === token);
+  const isTaken = (key) => locks.some((lock) => lock?.key === key && isPositive(lock.fencing_token));
+  const isOurs = each(key).every(isTaken) && (method === "POST" || body.token === token);
   const isWhole = isOurs && isPositive(method === "POST" ? body.kept_ms : body.ttl_ms);
   return isWhole && (isBegin ? status === 201 && Number.isInteger(body.earlier) : status === 200 || status === 201);
 }
@@ -87,6 +77,17 @@ function read(what, file, use) { // What is wrong with a file of settings is tol
   } catch (error) { throw new Refused(`the ${what} file ${file}: ${error.message}`); }
   throw new Refused(`the ${what} file ${file} is empty`);
 }
+/** A copy, since the caller may change its list. A missing key must not be "undefined", which all would share. */
+function each(key) {
+  const keys = [key].flat(), isKey = (one) => /string|number|bigint/.test(typeof one) && !Number.isNaN(one);
+  if (!keys.length || !keys.every(isKey)) throw new Refused(`a key is a string, or a list of them: not ${key}`);
+  return keys.map(String);
+}
+const own = (key) => (Array.isArray(key) ? Object.freeze(each(key)) : each(key)[0]);
+function check(times) { // No comparison with NaN is true, so with it no wait would end.
+  const wrong = Object.keys(times).find((name) => typeof times[name] !== "number" || Number.isNaN(times[name]));
+  if (wrong) throw new Refused(`${wrong} is a number of milliseconds: not ${typeof times[wrong]} ${times[wrong]}`);
+}
 const inTimer = (ms) => Math.min(ms, 2 ** 31 - 1); // Node makes 1 ms of more.
 const pause = (ms, signal) => timers.setTimeout(inTimer(ms), undefined, { signal });
 const now = () => performance.now(); // It stands still while the machine sleeps: then the fencing token protects.
@@ -97,10 +98,9 @@ export class Lease {
   constructor(key, token, ttlMs, grant, sentAt, canceled) {
     const end = new AbortController(), signal = canceled ? AbortSignal.any([end.signal, canceled]) : end.signal;
     setMaxListeners(0, end.signal); // Each renewal of each key is one.
-    const { fencing_token: fencingToken, slot, locks = [grant] } = grant; // Of several, each has a number of its own.
+    const { ttl_ms: ms, fencing_token: fencingToken, slot, locks = [grant] } = grant; // Of several, each has a number.
     const fencingTokens = Object.fromEntries(locks.map((lock) => [lock.key, lock.fencing_token]));
-    const endsAt = sentAt + grant.ttl_ms;
-    Object.assign(this, { key, token, ttlMs, fencingToken, fencingTokens, slot, endsAt, signal, end });
+    Object.assign(this, { key, token, ttlMs, fencingToken, fencingTokens, slot, signal, end, endsAt: sentAt + ms });
   }
   /** Throws `Lost` if someone else may hold the lock. */
   check() {
@@ -120,9 +120,9 @@ Place.prototype.path = "/once";
 export class Fencepost {
   constructor(urls = process.env.FENCEPOST_URL ?? "http://127.0.0.1:8080", options = {}) {
     const { FENCEPOST_API_KEY: key, FENCEPOST_API_KEY_FILE: keyFile, SSL_CERT_FILE } = process.env;
-    const { retryForMs = 10_000, tryForMs = 3_000, storeForMs, apiKey, caFile = SSL_CERT_FILE } = options;
+    const { retryForMs = 10_000, tryForMs = 3_000, storeForMs = 0, apiKey, caFile = SSL_CERT_FILE } = options;
     this.urls = (typeof urls === "string" ? urls.split(",") : [...urls]).map((url) => url.trim().replace(/\/+$/, ""));
-    if (!this.urls.every((url) => ADDRESS.test(url))) { // It may hold a password, which nobody is told.
+    if (!this.urls.length || !this.urls.every((url) => ADDRESS.test(url))) { // Nobody is told its password.
       throw new Refused("FENCEPOST_URL, or what you give, is not http[s]://HOST:PORT, without a user and a password");
     }
     const shown = apiKey || key || (keyFile && read("API key", keyFile, (text) => String(text).trim()));
@@ -130,6 +130,7 @@ export class Fencepost {
     this.headers = shown ? { Authorization: `Bearer ${shown}` } : {};
     const isSecure = this.urls.some((url) => url.startsWith("https:"));
     const ca = isSecure && caFile ? read("CA", caFile, (text) => new X509Certificate(text) && text) : undefined;
+    check({ retryForMs, tryForMs, storeForMs });
     Object.assign(this, { retryForMs, tryForMs, storeForMs, ca });
   }
 
@@ -138,15 +139,17 @@ export class Fencepost {
    * `slots`, a number or "any", so many may hold the lock at once: then the lease has a `slot`. Of a list of keys it
    * takes all locks, or none.
    */
-  async acquire(key, { ttlMs = 30_000, waitMs = 0, owner = "", slots = 1, signal } = {}) {
-    const token = crypto.randomUUID(), query = { ttl: `${Math.round(ttlMs)}ms`, ...(owner && { owner }) };
+  async acquire(keys, { ttlMs = 30_000, waitMs = 0, owner = "", slots = 1, signal } = {}) {
+    const token = crypto.randomUUID(), key = own(keys), query = { ...(owner && { owner }) };
     if (slots !== 1) query.slots = slots;
     const [sentAt, grant] = await this.take(key, token, ttlMs, waitMs, query, { signal });
     return new Lease(key, token, ttlMs, grant, sentAt);
   }
 
   async take(key, token, ttlMs, waitMs, query, more) {
+    check({ ttlMs, waitMs });
     const waitUntil = waitMs && now() + waitMs;
+    query.ttl = `${Math.round(ttlMs)}ms`;
     const put = (forMs, isNew, until = isNew || !more.path ? waitUntil : 0) =>
       this.call("PUT", key, token, Math.max(now(), until) + forMs, query, { ...more, waitUntil: until, isNew });
     try {
@@ -170,15 +173,16 @@ export class Fencepost {
   }
 
   async free(key, token, until, query, more) {
-    const freed = await Promise.allSettled([key].flat().map((k) => this.call("DELETE", k, token, until, query, more)));
+    const freed = await Promise.allSettled(each(key).map((k) => this.call("DELETE", k, token, until, query, more)));
     for (const { reason } of freed) if (reason) throw reason; // It has left none of the others behind.
   }
 
   async renew(lease, ttlMs = lease.ttlMs ?? 30_000) { // Else for as long as it was taken for.
+    check({ ttlMs });
     const query = { ttl: `${Math.round(ttlMs)}ms` }, { key, token, endsAt, path } = lease, signal = lease.end?.signal;
     const isLost = (error) => { if (error instanceof Lost) throw error; return error; }; // No other failure hides it.
     const ask = (one) => this.call("PATCH", one, token, endsAt, query, { path, signal }).catch(isLost);
-    const renewed = await Promise.all([key].flat().map(ask));
+    const renewed = await Promise.all(each(key).map(ask));
     for (const failed of renewed) if (failed instanceof Error) throw signal?.aborted ? signal.reason : failed;
     lease.endsAt = Math.max(lease.endsAt, Math.min(...renewed.map(([sentAt, grant]) => sentAt + grant.ttl_ms)));
   }
@@ -225,8 +229,7 @@ export class Fencepost {
    * something may have been done, except after `NothingDone`.
    */
   async once(key, options, work) {
-    const token = crypto.randomUUID(), { ttlMs = 30_000 } = options;
-    const place = await this.begin(key, token, options);
+    const { ttlMs = 30_000 } = options, place = await this.begin(key, crypto.randomUUID(), options);
     if (place.wasReplayed) return place;
     const over = () => place.end.abort(new Lost(`${key}: the lease is over`));
     this.renews(place, ttlMs);
@@ -239,15 +242,17 @@ export class Fencepost {
       const isOpen = !result || error instanceof Refused; // Such as a result that is too large.
       // It is that of one place: work around it that passes it on may have done something.
       const isClean = error instanceof NothingDone && !error.isTold && (error.isTold = true);
-      if (isOpen) await this.leave("/once", key, token, isClean).catch(() => {});
+      if (isOpen) await this.leave("/once", key, place.token, isClean).catch(() => {});
       throw error;
     } finally { over(); }
   }
 
-  async begin(key, token, { ttlMs = 30_000, waitMs = 0, keepMs = 86_400_000, owner, fingerprint, takeover, signal }) {
-    const query = { ttl: `${Math.round(ttlMs)}ms`, keep: `${Math.round(keepMs)}ms`, ...(owner && { owner }) };
-    if (takeover === false) query.takeover = "false";
-    const headers = fingerprint ? { "Once-Fingerprint": fingerprint } : {};
+  async begin(keys, token, options) {
+    const { ttlMs = 30_000, waitMs = 0, keepMs = 86_400_000, owner, fingerprint, takeover = true, signal } = options;
+    check({ keepMs });
+    if (typeof takeover !== "boolean") throw new Refused(`takeover is ${takeover}: say true or false`);
+    const query = { keep: `${Math.round(keepMs)}ms`, ...(owner && { owner }), ...(!takeover && { takeover }) };
+    const headers = fingerprint ? { "Once-Fingerprint": fingerprint } : {}, key = own(keys);
     const [sentAt, said] = await this.take(key, token, ttlMs, waitMs, query, { path: "/once", headers, signal });
     if (said.wasReplayed) return said;
     const place = new Place(key, token, ttlMs, said, sentAt, signal);
@@ -263,11 +268,7 @@ export class Fencepost {
       const [, stored] = await this.call("POST", key, token, until, status, { path, headers, body: result.body });
       return { ...result, wasReplayed: false, fencingToken: stored.fencing_token };
     };
-    try {
-      return await post();
-    } catch (error) {
-      if (error.type !== "/problems/not-begun") throw error;
-    }
+    try { return await post(); } catch (error) { if (error.type !== "/problems/not-begun") throw error; }
     // The record was broken or lost. The work is done: what was said about taking over does not matter now.
     const { takeover, ...query } = begin, put = { path, headers: fingerprint };
     let number;
@@ -286,14 +287,14 @@ export class Fencepost {
   async call(method, key, token, until, query = {}, more = {}) {
     const { waitUntil = 0, signal, isNew = false, path = "/lock", headers: extra = {}, body: sent } = more;
     let failed = 0, isDoubtful = !isNew, isReached = !isNew, isWrong = true;
-    let longestMs = [key].flat().length > 1 ? LONGEST_WAIT_OF_SEVERAL_MS : LONGEST_WAIT_MS;
+    let longestMs = each(key).length > 1 ? LONGEST_WAIT_OF_SEVERAL_MS : LONGEST_WAIT_MS;
     const doubtful = new Set();
     // One gateway that hangs must not use up a lease that another one can renew.
     const tryForMs = method === "PATCH" ? Math.min(this.tryForMs, (until - now()) / 2) : this.tryForMs;
     for (;;) {
       const url = this.urls[0], sentAt = now(), waitMs = Math.min(longestMs, Math.max(0, waitUntil - sentAt));
       const asked = new URLSearchParams({ ...query, ...(waitUntil && { wait: `${Math.round(waitMs)}ms` }) });
-      for (const one of [key].flat()) asked.append("key", one);
+      for (const one of each(key)) asked.append("key", one);
       const timeoutMs = Math.max(100, Math.min(until - sentAt, tryForMs + waitMs));
       const shown = { ...this.headers, ...extra, "Lease-Token": token };
       const how = { method, headers: shown, ca: this.ca, signal, ...(failed && { agent: false }) }; // A new connection.
@@ -338,9 +339,9 @@ export class Fencepost {
     return new Promise((resolve, reject) => {
       const isSecure = url.startsWith("https:");
       let request, isConnected = false;
-      try {
-        request = (isSecure ? https : http).request(url, options);
-      } catch (error) { resolve({ status: -1, data: Buffer.from(error.message), headers: {} }); return; }
+      try { request = (isSecure ? https : http).request(url, options); } catch (error) {
+        return resolve({ status: -1, data: Buffer.from(error.message), headers: {} });
+      }
       const timer = setTimeout(() => request.destroy(new Error("no answer in time")), inTimer(timeoutMs));
       const fail = (error) => {
         clearTimeout(timer);
@@ -354,9 +355,8 @@ export class Fencepost {
       request.on("error", fail).on("socket", (socket) => {
         isConnected = !socket.destroyed && !(isSecure ? socket.secureConnecting : socket.connecting); // By its agent.
         if (!isConnected) socket.once(isSecure ? "secureConnect" : "connect", () => { isConnected = true; });
-      }).on("upgrade", (response, socket) => { // To nothing that was asked for.
-        socket.destroy();
-        fail(new Error("it answers with 101"));
+      }).on("upgrade", (response, socket) => {
+        socket.destroy(); fail(new Error("it answers with 101"));
       }).on("response", async (response) => {
         try {
           const parts = [];

@@ -1,8 +1,6 @@
 """A Fencepost client for Python 3.10 and later. It needs no other package: copy this file into your project.
-
-Its calls block. In `async` code, copy `fencepost_async.py` as well, and use that.
-"""
-import copy, http.client, json, os, re, ssl, threading, time, uuid
+Its calls block. In `async` code, copy `fencepost_async.py` as well, and use that."""
+import copy, http.client, json, numbers, os, re, ssl, threading, time, uuid
 from concurrent.futures import Future, TimeoutError as TooLate
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -34,16 +32,14 @@ class NothingDone(Exception): """The work of `once` raises it if it certainly ch
 WAIT_S = 5.0  # The longest wait of one request. A dead gateway is noticed before the ticket in the wait queue expires.
 WAIT_OF_SEVERAL_S = 20.0  # The same for several locks: between two requests it has none of them, and others go first.
 ADDRESS = re.compile(r"https?://([^\s/?#:@\[\]]+|\[[^\s/\]]*\])(:\d{1,5})?(/[^\s?#]*)?")
-NOTHING_HAPPENED = ("/problems/store-unavailable", "/problems/not-replicated", "/problems/shutting-down",
-                    "/problems/store-nearly-full")
-KINDS: dict[str, type[FencepostError]] = {"/problems/once-abandoned": Abandoned, "/problems/superseded": Superseded,
-                                          "/problems/fingerprint-mismatch": Mismatch}
+NOTHING_HAPPENED = ("store-unavailable", "not-replicated", "shutting-down", "store-nearly-full")
+KINDS = {"once-abandoned": Abandoned, "superseded": Superseded, "fingerprint-mismatch": Mismatch}
 def kind_of(status: int, problem: str) -> type[FencepostError]:
     if not problem: return Unknown if status > 0 else Unavailable  # What a proxy answers has no such type.
-    if problem in KINDS: return KINDS[problem]
-    if status == 423: return Busy
-    if status in (404, 409) and problem != "/problems/not-found": return Lost
-    if status in (408, 429) or problem in NOTHING_HAPPENED: return Unavailable
+    name = problem.removeprefix("/problems/")
+    if name in KINDS or status == 423: return KINDS.get(name, Busy)
+    if status in (404, 409) and name != "not-found": return Lost
+    if status in (408, 429) or name in NOTHING_HAPPENED: return Unavailable
     return Unknown if status >= 500 and status != 501 else Refused
 def is_done(method: str, path: str, key: "Keys", token: str, status: int, body: Any, said: Any) -> bool:
     """Whether it is the whole answer to this very request. A proxy may answer 200 with anything, and 204."""
@@ -53,11 +49,18 @@ def is_done(method: str, path: str, key: "Keys", token: str, status: int, body: 
     if not has(body, "kept_ms" if method == "POST" else "ttl_ms"): return False
     locks = body["locks"] if isinstance(body.get("locks"), list) else [body]  # Each of several has its own number.
     told = [lock.get("key") if has(lock, "fencing_token") else None for lock in locks]
-    is_ours = all(str(one) in told for one in each(key)) and (method == "POST" or body.get("token") == token)
+    is_ours = all(one in told for one in each(key)) and (method == "POST" or body.get("token") == token)
     is_grant = status == 201 and (not is_begin or type(body.get("earlier")) is int) or status == 200 and not is_begin
     return is_ours and is_grant and None not in told
 Keys = str | tuple[str, ...] | list[str]  # One, or several at once.
-def each(key: Keys) -> tuple[str, ...]: return (key,) if isinstance(key, str) else tuple(key)
+def each(key: Keys) -> tuple[str, ...]:  # A copy, since the caller may change its list. Of an enum, it has the value.
+    keys = key if isinstance(key, (tuple, list)) else [key]
+    if keys and all(isinstance(one, str) for one in keys): return tuple(map(str.__str__, keys))
+    raise Refused(f"{key!r} is no key: give a str, or a tuple or a list of them")
+def own(key: Keys) -> Keys: return each(key)[0] if isinstance(key, str) else each(key)
+def ms(name: str, time_s: Any) -> str:  # As a gateway reads it, which knows what is too long.
+    if isinstance(time_s, numbers.Real) and time_s == time_s: return f"{round(min(float(time_s), 1e9) * 1000)}ms"
+    raise Refused(f"{name} is {time_s!r}, which is no number of seconds")
 def now() -> float:  # This clock goes on while the machine sleeps. Windows has only the last one: there it does, too.
     clock: int = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
     return time.clock_gettime(clock) if clock else time.monotonic()
@@ -100,7 +103,6 @@ class Lease:
         self.slot: int | None = grant.get("slot")  # If several may hold the lock: a number from 1 on that no other has.
     @property
     def fencing_token(self) -> int:
-        """Of several locks each has its own, in `fencing_tokens`: then there is no such number."""
         if len(self.fencing_tokens) > 1: raise ValueError("each of several locks has its own: use fencing_tokens")
         return next(iter(self.fencing_tokens.values()))
     def check(self) -> None:
@@ -140,18 +142,19 @@ class InTime(HTTPHandler, HTTPSHandler):
 class Fencepost:
     """`urls` is one gateway, or several that share a store: a list, or a text with commas. Settings that you leave out
     come from FENCEPOST_URL, FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE, and SSL_CERT_FILE."""
-    def __init__(self, urls: str | Iterable[str] = "", *, retry_for_s: float = 10, try_for_s: float = 3,
+    def __init__(self, urls: str | Iterable[str] | None = None, *, retry_for_s: float = 10, try_for_s: float = 3,
                  api_key: str = "", ca_file: str | None = None, store_for_s: float = 0) -> None:
-        urls = urls or os.environ.get("FENCEPOST_URL", "http://127.0.0.1:8080")
+        if urls is None: urls = os.environ.get("FENCEPOST_URL", "http://127.0.0.1:8080")
         self.urls = [url.strip().rstrip("/") for url in (urls.split(",") if isinstance(urls, str) else urls)]
         told = [ADDRESS.fullmatch(url) for url in self.urls]  # It may hold a password, which the error must not show.
-        if not all(one and int((one[2] or ":0")[1:]) < 65536 for one in told):
+        if not told or not all(one and int((one[2] or ":0")[1:]) < 65536 for one in told):
             raise Refused("FENCEPOST_URL, or what you give, is not http[s]://HOST:PORT, without a user and a password")
         ca_file = ca_file or os.environ.get("SSL_CERT_FILE") or None  # OpenSSL passes over a file that is not there.
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             if any(url[:6] == "https:" for url in self.urls): self.tls = ssl.create_default_context(cafile=ca_file)
         except OSError as error: raise Refused(f"the CA file {ca_file}: {error.strerror}") from None
+        ms("retry_for_s", retry_for_s); ms("try_for_s", try_for_s); ms("store_for_s", store_for_s)
         self.retry_for_s, self.try_for_s, self.store_for_s = retry_for_s, try_for_s, store_for_s
         api_key = api_key or os.environ.get("FENCEPOST_API_KEY", "")
         if not api_key and (file := os.environ.get("FENCEPOST_API_KEY_FILE")):
@@ -166,13 +169,13 @@ class Fencepost:
                 slots: int | str = 1) -> Lease:
         """Raises `Busy` if the lock is not free within `wait_s`, and `Unavailable` at once if all gateways are away.
         `slots`, a number or "any", is how many may hold it at once. Of a tuple of keys it takes all locks, or none."""
-        query = {"ttl": f"{round(ttl_s * 1000)}ms"} | ({"owner": owner} if owner else {})
-        if slots != 1: query["slots"] = str(slots)
+        query = ({"owner": owner} if owner else {}) | ({} if slots == 1 else {"slots": str(slots)})
         lease: Lease = self._take(Lease, key, token or uuid.uuid4().hex, ttl_s, wait_s, query); return lease
 
     def _take(self, made: Callable[..., Lease], key: Keys, token: str, ttl_s: float, wait_s: float,
               query: dict[str, str], headers: dict[str, str] = {}, path: str = "/lock") -> Any:
-        wait_until = now() + wait_s if wait_s else 0
+        ms("wait_s", wait_s); wait_until = now() + wait_s if wait_s else 0
+        key, query = own(key), {"ttl": ms("ttl_s", ttl_s)} | query
         def put(for_s: float, is_new: bool = False) -> tuple[float, Any]:
             later = wait_until if is_new or path == "/lock" else 0
             return self.call("PUT", key, token, max(now(), later) + for_s, query, later, is_new, path, headers)
@@ -191,7 +194,6 @@ class Fencepost:
             if wait_s or not isinstance(error, Busy) or not isinstance(key, str):
                 with suppress(Exception): self._leave(path, key, token)
             raise
-
     def _unbegun(self, path: str, key: Keys, token: str) -> Unavailable:  # Gives back what was ours.
         with suppress(Exception): self._leave(path, key, token)
         return Unavailable(f"{key}: the lease was over before the work began")
@@ -211,7 +213,7 @@ class Fencepost:
         return said
 
     def renew(self, lease: Lease, ttl_s: float | None = None) -> None:  # Else for as long as it was taken for.
-        query = {"ttl": lease.ttl if ttl_s is None else f"{round(ttl_s * 1000)}ms"}
+        query = {"ttl": lease.ttl if ttl_s is None else ms("ttl_s", ttl_s)}
         got = self._each("PATCH", lease.key, lease.token, lease.ends_at, query, lease.path, lease)
         lease.ends_at = max(lease.ends_at, min(sent + grant["ttl_ms"] / 1000 for sent, grant in got))
 
@@ -220,8 +222,7 @@ class Fencepost:
     def _end(self, lease: Lease) -> float:
         """From here on `check` raises, before another can have the lock. Returns for how long to try to release it."""
         for_s = self.try_for_s if lease.is_over() else self.retry_for_s  # What is free by itself needs one try.
-        lease.lost.set()
-        return for_s
+        lease.lost.set(); return for_s
 
     @contextmanager
     def hold(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
@@ -262,11 +263,11 @@ class Fencepost:
 
     def _begin(self, key: str, token: str, ttl_s: float, wait_s: float, keep_s: float, owner: str, fingerprint: str,
                takeover: bool) -> Place | Result:
-        query = {"ttl": f"{round(ttl_s * 1000)}ms", "keep": f"{round(keep_s * 1000)}ms"}
-        query |= ({"owner": owner} if owner else {}) | ({} if takeover else {"takeover": "false"})
+        if not isinstance(takeover, bool): raise Refused(f"takeover is {takeover!r}: say True or False")
+        query = {"keep": ms("keep_s", keep_s)} | ({"owner": owner} if owner else {})
+        query |= {} if takeover else {"takeover": "false"}
         headers = {"Once-Fingerprint": fingerprint} if fingerprint else {}
-        begun: Place | Result = self._take(Place, key, token, ttl_s, wait_s, query, headers, "/once")
-        return begun
+        begun: Place | Result = self._take(Place, key, token, ttl_s, wait_s, query, headers, "/once"); return begun
 
     def _store(self, place: Place, result: Result, ttl_s: float) -> Result:  # It needs no lease.
         key, token, until = place.key, place.token, now() + (self.store_for_s or max(ttl_s, self.retry_for_s))
@@ -292,9 +293,8 @@ class Fencepost:
              lease: Lease | None = None) -> tuple[float, Any]:
         """The same request with the same token until it is answered. A gateway that fails is asked last from then on.
         Returns when it asked, and what was granted. Of a `lease` that was released, nothing is sent any more."""
-        failed, is_doubtful, is_reached, is_wrong = 0, not is_new, not is_new, True
+        failed, is_doubtful, is_reached, is_wrong, doubtful = 0, not is_new, not is_new, True, list[str]()
         longest_s = WAIT_S if len(each(key)) == 1 else WAIT_OF_SEVERAL_S
-        doubtful: list[str] = []
         # One gateway that hangs must not use up a lease that another one can renew.
         try_for_s = min(self.try_for_s, (until - now()) / 2) if method == "PATCH" else self.try_for_s
         while True:

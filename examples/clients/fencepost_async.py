@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, AsyncIterator, Awaitable, Callable, TypeVar
 
 from fencepost import (Abandoned, Busy, Fencepost, FencepostError, Keys, Lease, Lost, Mismatch, NothingDone, Place,
-                       Refused, Result, Superseded, Unavailable, Unknown, now, result_of)
+                       Refused, Result, Superseded, Unavailable, Unknown, now, own, result_of)
 
 __all__ = ["Abandoned", "AsyncFencepost", "AsyncLease", "AsyncPlace", "Busy", "FencepostError", "Lost", "Mismatch",
            "NothingDone", "Refused", "Result", "Superseded", "Unavailable", "Unknown"]
@@ -61,7 +61,7 @@ class AsyncFencepost:
 
     async def acquire(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
                       slots: int | str = 1) -> AsyncLease:
-        token = uuid.uuid4().hex
+        key, token = own(key), uuid.uuid4().hex
         def take() -> Lease: return self.blocking.acquire(key, ttl_s, wait_s, owner, token, slots)
         return AsyncLease(await self._take("/lock", key, token, take))
 

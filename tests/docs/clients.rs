@@ -34,6 +34,7 @@ macro_rules! with_each {
 // After the macro, which they use.
 mod answers;
 mod ends;
+mod given;
 mod losses;
 mod once;
 mod settings;

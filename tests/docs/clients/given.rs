@@ -1,0 +1,201 @@
+//! What a program gives to a client: keys, times and settings. What is wrong is refused before anything is asked.
+
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use super::workshop::{bare_python, go, root, run};
+use super::{gateway, url};
+use kit::PATIENCE;
+
+/// What a program prints that was told of this URL, with the client of its language next to it.
+async fn said(program: &str, extension: &str, url: &str) -> String {
+    let place = TempDir::new().unwrap();
+    let path = place.path().join(format!("given.{extension}"));
+    std::fs::write(&path, program).unwrap();
+    let mut command = match extension {
+        "py" => bare_python(path.to_str().unwrap()),
+        "go" => {
+            let mut command = go(place.path(), "example.com/given");
+            command.args(["run", "."]);
+            command
+        }
+        _ => {
+            let client = root().join("examples/clients/fencepost.mjs");
+            std::fs::copy(client, place.path().join("fencepost.mjs")).unwrap();
+            let mut command = Command::new("node");
+            command.arg(path);
+            command
+        }
+    };
+    command.env("FENCEPOST_URL", url).env("PYTHONDONTWRITEBYTECODE", "1").kill_on_drop(true);
+    let running = run(&mut command);
+    let said = tokio::time::timeout(4 * PATIENCE, running).await.expect("it does not end");
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+const CHANGED_PY: &str = r#"
+from fencepost import Busy, Fencepost
+fencepost, keys = Fencepost(), ["a", "b"]
+def left(key):
+    try: fencepost.release(fencepost.acquire(key, ttl_s=5))
+    except Busy as busy: return "renewed" if busy.holder["expires_in_ms"] > 200_000 else "held"
+    return "free"
+with fencepost.hold(keys, ttl_s=30) as lease:
+    keys.clear()
+    fencepost.renew(lease, 300)
+    print(left("a"), left("b"))
+print(left("a"), left("b"))
+"#;
+const CHANGED_ASYNC: &str = r#"
+import asyncio
+from fencepost_async import AsyncFencepost, Busy
+async def main():
+    fencepost, keys = AsyncFencepost(), ["a", "b"]
+    async def left(key):
+        try: await fencepost.release(await fencepost.acquire(key, ttl_s=5))
+        except Busy as busy: return "renewed" if busy.holder["expires_in_ms"] > 200_000 else "held"
+        return "free"
+    async with fencepost.hold(keys, ttl_s=30) as lease:
+        keys.clear()
+        await fencepost.renew(lease, 300)
+        print(await left("a"), await left("b"))
+    print(await left("a"), await left("b"))
+asyncio.run(main())
+"#;
+const CHANGED_JS: &str = r#"
+import { Fencepost } from "./fencepost.mjs";
+const fencepost = new Fencepost(), keys = ["a", "b"];
+const left = (key) => fencepost.acquire(key, { ttlMs: 5_000 }).then((lease) => fencepost.release(lease)).then(
+  () => "free", (busy) => busy.holder.expires_in_ms > 200_000 ? "renewed" : "held");
+await fencepost.hold(keys, { ttlMs: 30_000 }, async (lease) => {
+  keys.splice(0);
+  await fencepost.renew(lease, 300_000);
+  console.log(await left("a"), await left("b"), Number.isFinite(lease.endsAt) ? "" : "for ever");
+});
+console.log(await left("a"), await left("b"));
+"#;
+const CHANGED_GO: &str = r#"package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"example.com/given/fencepost"
+)
+
+var ctx, client = context.Background(), (*fencepost.Client)(nil)
+
+func left(key string) string {
+	lease, err := client.Acquire(ctx, key, fencepost.Options{TTL: 5 * time.Second})
+	var busy *fencepost.Error
+	if err == nil {
+		_ = client.Release(ctx, lease)
+		return "free"
+	} else if errors.As(err, &busy) && busy.Holder.ExpiresInMs > 200_000 {
+		return "renewed"
+	}
+	return "held"
+}
+
+func main() {
+	client, _ = fencepost.New("")
+	keys := []string{"a", "b"}
+	err := client.HoldAll(ctx, keys, fencepost.Options{}, func(ctx context.Context, lease *fencepost.Lease) error {
+		keys[0], keys[1] = "c", "d"
+		err := client.Renew(ctx, lease, 300*time.Second)
+		fmt.Println(left("a"), left("b"))
+		return err
+	})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(left("a"), left("b"))
+}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_keeps_its_locks_when_the_caller_changes_its_list_of_keys() {
+    for (program, extension) in
+        [(CHANGED_PY, "py"), (CHANGED_ASYNC, "py"), (CHANGED_JS, "mjs"), (CHANGED_GO, "go")]
+    {
+        let gateway = gateway().await;
+        let said = said(program, extension, &url(&gateway)).await;
+        assert_eq!(said, "renewed renewed free free", "{program}");
+    }
+}
+
+/// Each line is a call that must be refused. Were it asked, no gateway would answer.
+const WRONG_PY: &str = r#"
+import asyncio
+from fencepost import Fencepost, Refused
+from fencepost_async import AsyncFencepost
+fencepost, nan, in_loop = Fencepost(), float("nan"), AsyncFencepost()
+def work(place): return "done"
+calls = [
+    *(lambda key=key: fencepost.acquire(key) for key in (b"abc", None, 5, [], (), {"a"}, ["a", b"b"], ["a", ["b"]])),
+    *(lambda key=key: fencepost.once(key, work) for key in (b"abc", None, 5)),
+    *(lambda key=key: asyncio.run(in_loop.acquire(key)) for key in (b"abc", None, [])),
+    *(lambda key=key: asyncio.run(in_loop.once(key, work)) for key in (b"abc", None)),
+    *(lambda time=time: fencepost.acquire("k", ttl_s=time) for time in (nan, "3", None)),
+    *(lambda time=time: fencepost.acquire("k", wait_s=time) for time in (nan, "3", None)),
+    *(lambda time=time: fencepost.once("k", work, keep_s=time) for time in (nan, "3", None)),
+    *(lambda value=value: fencepost.once("k", work, takeover=value) for value in ("false", "", 0, None)),
+    *(lambda time=time: Fencepost(retry_for_s=time) for time in (nan, "3", None)),
+    *(lambda time=time: Fencepost(try_for_s=time) for time in (nan, "3", None)),
+    *(lambda time=time: Fencepost(store_for_s=time) for time in (nan, "3", None)),
+    *(lambda urls=urls: Fencepost(urls) for urls in ("", [], iter([]), [""])),
+]
+for number, call in enumerate(calls):
+    try: print("not refused:", number, call())
+    except Refused: pass
+    except Exception as error: print("not refused:", number, repr(error))
+"#;
+const WRONG_JS: &str = r#"
+import { Fencepost, Refused } from "./fencepost.mjs";
+const fencepost = new Fencepost(), work = async () => "done", times = [NaN, "3", null];
+const keys = [undefined, null, {}, NaN, [], [undefined], ["a", ["b"]], Buffer.from("a")];
+const calls = [
+  ...keys.map((key) => () => fencepost.acquire(key)),
+  ...keys.slice(0, 4).map((key) => () => fencepost.once(key, {}, work)),
+  ...times.flatMap((time) => ["ttlMs", "waitMs"].map((name) => () => fencepost.hold("k", { [name]: time }, work))),
+  ...times.flatMap((time) => ["ttlMs", "waitMs", "keepMs"].map((name) => () => fencepost.once("k", { [name]: time }, work))),
+  ...["false", "", 0, null].map((takeover) => () => fencepost.once("k", { takeover }, work)),
+  ...times.flatMap((time) => ["retryForMs", "tryForMs", "storeForMs"].map((name) => () => new Fencepost(undefined, { [name]: time }))),
+  ...["", [], [""]].map((urls) => () => new Fencepost(urls)),
+];
+for (const [number, call] of calls.entries()) {
+  const end = await Promise.resolve().then(call).catch((error) => error);
+  if (!(end instanceof Refused)) console.log("not refused:", number, end);
+}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_key_no_time_and_no_setting_is_refused_before_anything_is_asked() {
+    for (program, extension) in [(WRONG_PY, "py"), (WRONG_JS, "mjs")] {
+        assert_eq!(said(program, extension, "http://127.0.0.1:1").await, "", "{extension}");
+    }
+}
+
+const NAMED: &str = r#"
+from enum import Enum
+from fencepost import Busy, Fencepost
+class Lock(str, Enum): REPORT, BILL = "report", "bill"
+fencepost = Fencepost()
+lease = fencepost.acquire(Lock.REPORT)
+print(lease.key, *lease.fencing_tokens)
+for key in "report", ("bill", Lock.REPORT), Lock.REPORT:
+    try: fencepost.acquire(key)
+    except Busy: print("busy")
+fencepost.release(lease)
+print(*fencepost.acquire((Lock.BILL, Lock.REPORT)).fencing_tokens)
+for key in Lock.BILL, "bill": print(fencepost.once(key, lambda place: "done").was_replayed)
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_an_enum_is_the_lock_of_its_value() {
+    let gateway = gateway().await;
+    let said = said(NAMED, "py", &url(&gateway)).await;
+    assert_eq!(said, "report report busy busy busy bill report False True");
+}
