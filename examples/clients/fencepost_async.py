@@ -1,7 +1,5 @@
 """A Fencepost client for `async` code, from Python 3.10 on. Copy it into your project, next to `fencepost.py`.
-
-It sends each request in a thread, so the event loop never waits for a gateway.
-"""
+It sends each request in a thread, so the event loop never waits for a gateway."""
 import asyncio, threading, uuid
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +11,6 @@ from fencepost import (Abandoned, Busy, Fencepost, FencepostError, Keys, Lease, 
 __all__ = ["Abandoned", "AsyncFencepost", "AsyncLease", "AsyncPlace", "Busy", "FencepostError", "Lost", "Mismatch",
            "NothingDone", "Refused", "Result", "Superseded", "Unavailable", "Unknown"]
 T = TypeVar("T")
-
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Like `asyncio.to_thread`, but each call has its own thread: many that wait must not delay a renewal."""
@@ -27,7 +24,6 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     threading.Thread(target=run, daemon=True).start()
     return asyncio.wrap_future(result)
 
-
 async def to_the_end(work: Callable[[], T]) -> T:
     """Also if the task is canceled meanwhile: with the task, the program may end, and with that the thread."""
     canceled = None
@@ -39,25 +35,19 @@ async def to_the_end(work: Callable[[], T]) -> T:
     if canceled: asked.exception(); raise canceled  # What came of it is not told then.
     return asked.result()
 
-
 class AsyncLease(Lease):
     """`await lease.lost.wait()` returns when the lease is lost."""
     lost: asyncio.Event  # type: ignore[assignment]
 
-    def __init__(self, lease: Lease) -> None:
-        vars(self).update(vars(lease), lost=asyncio.Event())
+    def __init__(self, lease: Lease) -> None: vars(self).update(vars(lease), lost=asyncio.Event())
 
-
-class AsyncPlace(AsyncLease, Place):  # What a `Place` is, with that event.
-    path = Place.path
-
+class AsyncPlace(AsyncLease, Place): path = Place.path  # What a `Place` is, with that event.
 
 class AsyncFencepost:
     """Takes what `Fencepost` takes, and does what it does. If a task is canceled while it acquires or holds a lock, the
     lock is released."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.blocking = Fencepost(*args, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None: self.blocking = Fencepost(*args, **kwargs)
 
     async def acquire(self, key: Keys, ttl_s: float = 30, wait_s: float = 0, owner: str = "",
                       slots: int | str = 1) -> AsyncLease:
@@ -94,24 +84,32 @@ class AsyncFencepost:
                    slots: int | str = 1) -> AsyncIterator[AsyncLease]:
         """Renews in a task. If the lease is lost, `lost` is set, `check` raises `Lost`, and so does the end."""
         lease = await self.acquire(key, ttl_s, wait_s, owner, slots)
-        keeping = asyncio.create_task(self._keep(lease, ttl_s))
+        keeping = self._keeps(lease, ttl_s)
         unsaid: Any = FencepostError  # If the work fails, what it raises says more than what the release does.
         try:
             yield lease
             lease.check()
             unsaid = Unknown
         finally:
-            keeping.cancel()
-            with suppress(unsaid): await self.release(lease)
-
-    async def _keep(self, lease: AsyncLease, ttl_s: float) -> None:
-        while not lease.lost.is_set():
-            await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
             try:
-                lease.check()
-                await self.renew(lease, ttl_s)
-            except Exception as error:  # Also if there is no thread left to ask with.
-                if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
+                with suppress(unsaid): await self.release(lease)  # From its beginning on, `lost` is set.
+            finally: keeping.cancel()
+
+    def _keeps(self, lease: AsyncLease, ttl_s: float) -> asyncio.Task[None]:
+        """A shutdown cancels all tasks, also this one: it renews until the holder has ended, which may still work."""
+        holder: Any = asyncio.current_task()
+        async def keep() -> None:
+            is_canceled = False
+            while not lease.lost.is_set() and not (is_canceled and holder.done()):
+                try:
+                    await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
+                    lease.check(); await self.renew(lease, ttl_s)
+                except asyncio.CancelledError: is_canceled = True
+                except Exception as error:  # Also if there is no thread left to ask with.
+                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
+        keeping = asyncio.create_task(keep())
+        keeping.add_done_callback(lambda _: lease.lost.set())  # Also if it is canceled before it begins.
+        return keeping
 
     async def once(self, key: str, work: Callable[[AsyncPlace], Awaitable[Result | bytes | str]], ttl_s: float = 30,
                    wait_s: float = 0, keep_s: float = 86400, owner: str = "", fingerprint: str = "",
@@ -122,7 +120,7 @@ class AsyncFencepost:
             key, token, ttl_s, wait_s, keep_s, owner, fingerprint, takeover))
         if isinstance(begun, Result): return begun
         place, result = AsyncPlace(begun), None
-        keeping = asyncio.create_task(self._keep(place, ttl_s))
+        keeping = self._keeps(place, ttl_s)
         try:
             made = result = result_of(await work(place), place.max_result_bytes)
             return await to_the_end(lambda: self.blocking._store(begun, made, ttl_s))

@@ -5,7 +5,7 @@ use tokio::process::Command;
 
 use super::workshop::{bare_python, go, root, run};
 use super::{gateway, url};
-use kit::PATIENCE;
+use kit::{Client, PATIENCE};
 
 /// What a program prints that was told of this URL, with the client of its language next to it.
 async fn said(program: &str, extension: &str, url: &str) -> String {
@@ -198,4 +198,59 @@ async fn a_key_that_is_an_enum_is_the_lock_of_its_value() {
     let gateway = gateway().await;
     let said = said(NAMED, "py", &url(&gateway)).await;
     assert_eq!(said, "report report busy busy busy bill report False True");
+}
+
+/// The programs of an event loop whose tasks are all canceled, as at a shutdown.
+const CANCELED: &str = r#"
+import asyncio
+from fencepost_async import AsyncFencepost
+def cancel_the_others():
+    for task in asyncio.all_tasks() - {asyncio.current_task()}: task.cancel()
+async def work(lease):
+    try: await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        for _ in range(45):
+            await asyncio.sleep(0.1)
+            lease.check()
+            assert not lease.lost.is_set()
+    return "done"
+async def hold():
+    async with AsyncFencepost().hold("held", ttl_s=2) as lease: return await work(lease)
+async def main():
+    tasks = [asyncio.create_task(hold()), asyncio.create_task(AsyncFencepost().once("work", work, ttl_s=2))]
+    await asyncio.sleep(1)
+    cancel_the_others()
+    held, result = await asyncio.gather(*tasks)
+    print(held, result.body.decode())
+asyncio.run(main())
+"#;
+const ABANDONED: &str = r#"
+import asyncio
+from fencepost_async import AsyncFencepost
+async def early():
+    async with AsyncFencepost().hold("early") as lease:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}: task.cancel()
+        await lease.lost.wait()
+        return "lost"
+async def left():
+    block = AsyncFencepost().hold("left")
+    return block, await block.__aenter__()
+try: asyncio.run(early())
+except Exception as error: print(type(error).__name__)
+block, lease = asyncio.run(left())
+print(lease.lost.is_set())
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_async_python_work_that_goes_on_after_all_tasks_are_canceled_keeps_its_lease() {
+    let gateway = gateway().await;
+    assert_eq!(said(CANCELED, "py", &url(&gateway)).await, "done done");
+    Client::new(gateway.address).get("/locks/held").send().await.expect_problem(404, "not-held");
+}
+
+/// One that is canceled before it has begun cannot go on, and one whose block is never left must not keep a loop alive.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_async_python_a_renewal_that_ends_with_its_loop_says_so() {
+    let gateway = gateway().await;
+    assert_eq!(said(ABANDONED, "py", &url(&gateway)).await, "Lost True");
 }
