@@ -400,9 +400,8 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 	}
 	for {
 		c.mutex.Lock()
-		base, count := c.URLs[0], len(c.URLs)
+		base, count, sent := c.URLs[0], len(c.URLs), time.Now()
 		c.mutex.Unlock()
-		sent := time.Now()
 		wait := least(longest, waitUntil.Sub(sent))
 		if query.Del("wait"); wait > 0 && (isNew || l.record == nil) {
 			query.Set("wait", inMs(wait))
@@ -550,13 +549,14 @@ func (r *record) isReplayed(body []byte, header http.Header) bool {
 // The status, the text, the headers. Status 0: nothing was sent. -1: and the settings are wrong. 1: the answer is lost.
 func (c *Client) send(ctx context.Context, method, address string, l *Lease, timeout time.Duration) (
 	status int, text []byte, header http.Header) {
-	var isSent, isWrong atomic.Bool
+	var isSent, isWrong, isTold atomic.Bool // By a transport that is not net/http's, perhaps nothing is told.
 	if timeout < 100*time.Millisecond {
 		timeout = 100 * time.Millisecond
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn:      func(string) { isTold.Store(true) },
 		WroteHeaders: func() { isSent.Store(true) },
 		TLSHandshakeDone: func(_ tls.ConnectionState, err error) {
 			var ended net.Error // Of TLS, a connection that ends is an outage, and all else is a wrong setting.
@@ -594,7 +594,7 @@ func (c *Client) send(ctx context.Context, method, address string, l *Lease, tim
 	var noPort *net.AddrError
 	if status = 1; isWrong.Load() || errors.As(err, &noPort) || strings.Contains(err.Error(), "invalid header field") {
 		status = -1
-	} else if !isSent.Load() {
+	} else if isTold.Load() && !isSent.Load() {
 		status = 0
 	}
 	return status, []byte(err.Error()), nil

@@ -254,3 +254,42 @@ async fn in_async_python_a_renewal_that_ends_with_its_loop_says_so() {
     let gateway = gateway().await;
     assert_eq!(said(ABANDONED, "py", &url(&gateway)).await, "Lost True");
 }
+
+/// It speaks to the gateway by itself, and loses the answer.
+const UNTRACED: &str = r#"package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"example.com/given/fencepost"
+)
+
+type losing struct{}
+
+func (losing) RoundTrip(request *http.Request) (*http.Response, error) {
+	answer, err := http.DefaultTransport.RoundTrip(request.Clone(context.Background()))
+	if err == nil && request.Method == "PUT" {
+		_ = answer.Body.Close()
+		return nil, errors.New("the answer is lost")
+	}
+	return answer, err
+}
+
+func main() {
+	client, _ := fencepost.New("")
+	client.RetryFor, client.HTTP = time.Second, &http.Client{Transport: losing{}}
+	_, err := client.Acquire(context.Background(), "k", fencepost.Options{})
+	fmt.Println(errors.Is(err, fencepost.ErrUnknown))
+}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_go_a_transport_that_tells_nothing_leaves_it_unknown_and_gives_back_what_was_granted() {
+    let gateway = gateway().await;
+    assert_eq!(said(UNTRACED, "go", &url(&gateway)).await, "true");
+    Client::new(gateway.address).get("/locks/k").send().await.expect_problem(404, "not-held");
+}
