@@ -55,6 +55,17 @@ app.post("/slow", idempotent(locks, { userOf, leftMs: Infinity }), (request, res
 });
 "#;
 
+/// What is made of variables of the environment that are not there.
+pub const UNSET: &str = r#"
+const unset = { takeover: process.env.NOT_THERE, leftMs: Number(process.env.NOT_THERE) };
+app.post("/unset", idempotent(locks, { userOf, takeover: unset.takeover }), (request, response) => {
+  response.status(500).json({ detail: "tried" });
+});
+let refusal = "none";
+try { idempotent(locks, { userOf, leftMs: unset.leftMs }); } catch (error) { refusal = error.name; }
+app.post("/left-ms", (request, response) => response.end(refusal));
+"#;
+
 /// Handlers that go on after their answer.
 pub const LATE_HANDLERS: &str = r#"
 const late = {

@@ -3,7 +3,7 @@
 use tokio::process::Command;
 
 use super::{Framework, Server};
-use crate::recipes::handlers::{BUSY_HANDLER, HEADERS, LATE_HANDLERS, MORE_HANDLERS, STATUSES, USERS};
+use crate::recipes::handlers::{BUSY_HANDLER, HEADERS, LATE_HANDLERS, MORE_HANDLERS, STATUSES, UNSET, USERS};
 use crate::recipes::provider::Provider;
 use crate::recipes::{Scene, on_each_gateway};
 use kit::eventually;
@@ -17,6 +17,7 @@ on_each_gateway!(
     a_user_who_is_no_text_and_no_number_is_not_served,
     a_status_of_express_that_node_takes_is_stored_and_repeated,
     work_of_express_with_endless_time_is_stored_when_its_client_has_left,
+    a_setting_of_express_that_is_not_there_takes_nothing_over_and_one_that_is_no_number_is_refused,
 );
 
 const SAID: &str = "\n%header{content-encoding}%header{idempotency-body}%header{location} %{http_code}";
@@ -125,4 +126,15 @@ async fn work_of_express_with_endless_time_is_stored_when_its_client_has_left(sc
     let server = express(&scene, STATUSES).await;
     assert_eq!(post_for("1", &server, "slow", "").await, "\n 000");
     eventually("it is stored", async || post(&server, "slow", "").await == "done\n 201").await;
+}
+
+async fn a_setting_of_express_that_is_not_there_takes_nothing_over_and_one_that_is_no_number_is_refused(
+    scene: Scene,
+) {
+    let server = express(&scene, UNSET).await;
+    assert_eq!(post(&server, "left-ms", "").await, "Refused\n 200");
+    for said in ["tried", "not known"] {
+        let answer = post(&server, "unset", "").await;
+        assert!(answer.contains(said) && answer.ends_with(" 500"), "{answer}");
+    }
 }

@@ -15,6 +15,7 @@ on_each_gateway!(
     a_path_that_starlette_redirects_does_nothing_and_names_the_right_one,
     another_path_is_another_request_where_starlette_is_told_no_raw_path,
     an_app_of_starlette_below_a_path_of_its_own_charges_once,
+    a_path_of_starlette_is_protected_however_its_slashes_are_written,
 );
 
 /// FastAPI with more code in its program, and nothing that is charged.
@@ -125,5 +126,17 @@ async fn an_app_of_starlette_below_a_path_of_its_own_charges_once(scene: Scene) 
             answer.is_receipt("ch_1", is_replayed);
         }
         assert_eq!(provider.charges(), 1, "{key}");
+    }
+}
+
+async fn a_path_of_starlette_is_protected_however_its_slashes_are_written(scene: Scene) {
+    for path in ["charges", "/charges/"] {
+        let provider = Provider::start().await;
+        let more = format!("for one in app.user_middleware: one.kwargs['path'] = '{path}'\n");
+        let server = Server::start_with(Framework::FastApi, &scene, &provider, None, &more).await;
+        for is_replayed in [false, true] {
+            server.asks(path, "1999").await.is_receipt("ch_1", is_replayed);
+        }
+        assert_eq!(provider.charges(), 1, "{path}");
     }
 }
