@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::body::{BODY_TIMEOUT, BodyFailure, arrival, no_room, read_body};
 use super::once::StoreQuery;
-use super::parameters::{announced_bytes, shown_number};
+use super::parameters::{announced_bytes, shown_number, single};
 use super::{LockCall, bad_parameter, context_of};
 use crate::api::context::RequestContext;
 use crate::api::problem::{Problem, ProblemType};
@@ -51,7 +51,7 @@ impl FromRequest<AppState> for StoreCall {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let (call, fence, room) = match read_head(&parts, body.is_end_stream(), app) {
+        let (call, fence, content_type, room) = match read_head(&parts, body.is_end_stream(), app) {
             Ok(head) => head,
             // A client that asks before it sends need not send it.
             Err(refused) if parts.headers.contains_key(EXPECT) => return Err(refused),
@@ -63,19 +63,19 @@ impl FromRequest<AppState> for StoreCall {
         };
         let announced = announced_bytes(&parts.headers);
         let (most, status) = (app.limits.max_result_bytes, call.query.status);
-        let content_type = content_type(&parts.headers);
         let context = context_of(&parts)?.0.clone();
         let result = ArrivingResult { body, most, announced, status, content_type, room, context };
         Ok(Self { call, fence, result })
     }
 }
 
-type Head = (LockCall<StoreQuery>, Option<FencingToken>, RoomTaken);
+type Head = (LockCall<StoreQuery>, Option<FencingToken>, Option<String>, RoomTaken);
 
 fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Problem> {
     let call = LockCall::<StoreQuery>::permitted(parts, app)?;
     call.required_token()?;
     let fence = shown_number(&parts.headers)?;
+    let content_type = content_type(&parts.headers)?;
     if parts.headers.contains_key(CONTENT_ENCODING) {
         let detail = "a result is kept as it is: send it without Content-Encoding";
         return Err(Problem::input(ProblemType::ResultEncoded, "Content-Encoding", detail));
@@ -106,7 +106,7 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
     }
     let (context, _) = context_of(parts)?;
     let room = app.room_for_body(&call.caller, context);
-    Ok((call, fence, room))
+    Ok((call, fence, content_type, room))
 }
 
 impl ArrivingResult {
@@ -161,10 +161,11 @@ fn too_large(most: usize) -> Problem {
 }
 
 /// The media type to keep, if it is one.
-fn content_type(headers: &HeaderMap) -> Option<String> {
-    let text = headers.get(CONTENT_TYPE)?.to_str().ok()?.trim();
+fn content_type(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let value = single(headers, &CONTENT_TYPE, "Content-Type")?.unwrap_or_default();
+    let text = str::from_utf8(value.trim_ascii()).unwrap_or_default();
     let is_kept = text.len() <= WorkResult::MAX_CONTENT_TYPE_CHARS
         && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
         && text.parse::<mime::Mime>().is_ok_and(|mime| mime.essence_str() != FORM);
-    is_kept.then(|| text.to_owned())
+    Ok(is_kept.then(|| text.to_owned()))
 }

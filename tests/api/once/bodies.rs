@@ -47,6 +47,19 @@ fn chunked(body: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_result_of_two_types_is_refused() {
+    let gateway = gateway(MOST).await;
+    let client = Client::new(gateway.address);
+    let token = begin(&client, "k").await;
+    let store = || client.post("/once/k").token(&token).body("x").header("Content-Type", "text/plain");
+    for other in ["text/html", "text/plain"] {
+        let refused = store().header("Content-Type", other).send().await.expect_problem(400, "bad-parameter");
+        assert_eq!(refused.json()["parameter"], "Content-Type");
+    }
+    store().send().await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_result_has_the_length_that_it_may_have_and_comes_back_byte_for_byte() {
     let gateway = gateway(MOST).await;
     let (client, address) = (Client::new(gateway.address), gateway.address);
