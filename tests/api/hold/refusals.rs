@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{Pair, hold, stand};
 use kit::document::DOCUMENT;
 use kit::http::{parse, raw};
-use kit::{Answer, Client, Gateway, Stage, eventually, fresh_token, quorum};
+use kit::{Answer, Client, Gateway, KeysFile, Stage, eventually, fresh_token, quorum};
 
 /// An answer, in short.
 fn describe(answer: &Answer) -> String {
@@ -170,4 +170,26 @@ async fn a_page_of_an_allowed_site_may_hold_a_lock() {
     let held = client.call("POST", "/hold?key=k").header("Origin", "https://app.example").open().await;
     assert_eq!(held.status(), 200);
     assert_eq!(held.headers()["access-control-allow-origin"], "https://app.example");
+}
+
+/// So a key is told that may have none: as with a `PUT`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_of_one_lock_by_a_key_that_may_have_none_is_beyond_its_limit() {
+    let mut keys = KeysFile::new();
+    let [holds, locks] = ["holds", "locks"]
+        .map(|limit| keys.add(limit, &format!("every_key = true\nallow = [\"acquire\"]\nmax_{limit} = 0")));
+    keys.write();
+    let [flag, path] = keys.flag();
+    let gateway = Gateway::start(&["--store", "memory:", &flag, &path]).await;
+    let client = Client::new(gateway.address);
+    post(&client, "key=k").key(&holds).send().await.expect_problem(429, "too-many-holds");
+    for token in [None, Some(fresh_token())] {
+        let of = |call: kit::http::Call| match &token {
+            Some(token) => call.key(&locks).token(token),
+            None => call.key(&locks),
+        };
+        of(post(&client, "key=k")).send().await.expect_problem(429, "too-many-locks");
+        of(client.put("/locks/k")).send().await.expect_problem(429, "too-many-locks");
+    }
+    post(&client, "key=k&key=l").key(&holds).send().await.expect_problem(400, "bad-parameter");
 }
