@@ -101,6 +101,9 @@ pub enum Event {
         #[serde(flatten)]
         #[expect(missing_docs, reason = "the type says it")]
         who: Who,
+        /// The right that it needed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        right: Option<&'static str>,
         /// The lock.
         #[serde(skip_serializing_if = "Option::is_none")]
         lock: Option<String>,
@@ -243,7 +246,7 @@ impl Event {
 
     fn log(&self) {
         match self {
-            Self::Break { who, lock, record, fencing_token, owner, outcome } => {
+            Self::Break { who, right, lock, record, fencing_token, owner, outcome } => {
                 let Who { request_id, address, key_id, key_name } = who;
                 let doubt = if *outcome == "unknown" { "it is not known whether " } else { "" };
                 tracing::warn!(
@@ -251,6 +254,7 @@ impl Event {
                     address,
                     key_id,
                     key_name,
+                    right,
                     key = lock.as_ref().or(record.as_ref()),
                     fencing_token,
                     owner,

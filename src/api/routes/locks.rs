@@ -215,7 +215,7 @@ pub(super) async fn break_lock(
     key: LockKey,
     number: Option<FencingToken>,
 ) -> Result<(), Problem> {
-    let (state, who) = (app.clone(), context.who());
+    let (state, who, right) = (app.clone(), context.who(), context.right().map(Right::name));
     // The audit log has this even if the client has left meanwhile.
     let breaking = async move {
         let (broken, seen) = state.service.break_lock(&key, number).await;
@@ -227,7 +227,7 @@ pub(super) async fn break_lock(
         let fencing_token = lease.map(|lease| lease.fencing_token).or(number).map(FencingToken::get);
         let owner = lease.and_then(Lease::owner).filter(|owner| is_public(owner, None)).map(str::to_owned);
         let lock = Some(key.as_str()).filter(|key| is_public(key, None)).map(str::to_owned);
-        state.audit.record(Event::Break { who, lock, record: None, fencing_token, owner, outcome });
+        state.audit.record(Event::Break { who, right, lock, record: None, fencing_token, owner, outcome });
         broken
     };
     match app.see_through(account_of(app, caller(context)?), breaking).await? {

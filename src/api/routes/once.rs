@@ -263,7 +263,8 @@ async fn break_record(
             "send either Lease-Token, to give up your own place, or force=true, to break a record: not both";
         return Err(bad_parameter("force", detail));
     }
-    let (account, state, who) = (account_of(&app, &call.caller), app.clone(), context.who());
+    let (account, state) = (account_of(&app, &call.caller), app.clone());
+    let (who, right) = (context.who(), context.right().map(Right::name));
     let LockCall { key, query, .. } = call;
     // The audit log has this even if the client has left meanwhile.
     let breaking = async move {
@@ -280,7 +281,7 @@ async fn break_record(
         };
         let (record, fencing_token) = (Some(key.as_str().to_owned()), Some(number.get()));
         let owner = lease.owner().filter(|_| number == lease.fencing_token).map(str::to_owned);
-        state.audit.record(Event::Break { who, lock: None, record, fencing_token, owner, outcome });
+        state.audit.record(Event::Break { who, right, lock: None, record, fencing_token, owner, outcome });
         broken
     };
     match app.see_through(account, breaking).await? {

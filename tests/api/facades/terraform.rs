@@ -222,10 +222,16 @@ async fn forcing_a_lock_open_needs_the_right_to_break() {
     force_by_id(&admin, &number).send().await.expect(200);
     lock("4").send().await.expect(200);
     // They are written after the answers.
-    let is_of_admin = |line: &&str| line.contains(r#""right":"admin""#) && line.contains("\"k\"");
-    let uses = || std::fs::read_to_string(&audit).unwrap().lines().filter(is_of_admin).count();
-    eventually("the last use is written", async || uses() >= 5).await;
-    assert_eq!(uses(), 5);
+    let rights = |event: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(&audit).unwrap();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let lines = lines.filter(|line| line["event"] == event && line["lock"] == "k");
+        lines.map(|line| line["right"].as_str().unwrap().to_owned()).collect()
+    };
+    let admin_uses = || rights("key-use").iter().filter(|right| *right == "admin").count();
+    eventually("the last use is written", async || admin_uses() >= 5).await;
+    assert_eq!(admin_uses(), 5);
+    assert_eq!(rights("break"), ["admin", "acquire", "acquire", "admin"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
