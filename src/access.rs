@@ -31,6 +31,7 @@ pub use rate::{Guesses, RateLeft, Untold};
 pub use revoking::revoke;
 pub use scope::Scope;
 pub use secret::{KeyId, SecretHash, ShownKey};
+use shares::WaitingToken;
 pub use shares::{Permit, Shares, WaitPermit};
 
 /// How long a computed end of a key is relied on at most: the wall clock may be set.
@@ -212,15 +213,12 @@ impl Caller {
     pub fn wait(&self, shares: &Shares, keys: &[LockKey], token: Option<&LeaseToken>) -> Option<WaitPermit> {
         let Some(holder) = &self.0 else { return Some(WaitPermit::UNCOUNTED) };
         let most = holder.entry()?.max_waiters.unwrap_or(shares.waiters);
-        let tickets = token.into_iter().flat_map(|token| keys.iter().map(|key| (key.clone(), token.hash())));
-        holder.key.uses.wait(most, tickets.collect(), shares.ticket_ttl)
+        holder.key.uses.wait(most, tickets(keys, token), shares.ticket_ttl)
     }
 
-    /// The token has no ticket for the lock any more.
-    pub fn leave_line(&self, key: &LockKey, token: &LeaseToken) {
-        if let Some(holder) = &self.0 {
-            holder.key.uses.leave(|| (key.clone(), token.hash()));
-        }
+    /// The tickets that a token may have left for these locks. A grant without a wait uses them up, and a release gives them up.
+    pub fn left_tickets(&self, keys: &[LockKey], token: Option<&LeaseToken>) -> Option<WaitPermit> {
+        self.0.as_ref()?.key.uses.left(|| tickets(keys, token))
     }
 
     /// Lets one connection hold a lock, or wait to; `None` where as many do as may.
@@ -270,6 +268,10 @@ impl Caller {
         }
         if covers(&entry.scope) { Ok(()) } else { Err(Denied::Prefix(right)) }
     }
+}
+
+fn tickets(keys: &[LockKey], token: Option<&LeaseToken>) -> Vec<WaitingToken> {
+    token.into_iter().flat_map(|token| keys.iter().map(|key| (key.clone(), token.hash()))).collect()
 }
 
 impl Holder {

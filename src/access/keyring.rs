@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 use tokio::sync::watch;
 
 use super::rate::Meter;
-use super::shares::Uses;
+use super::shares::{Tickets, Uses};
 use super::{Caller, Entry, Guesses, KeyId, RateLeft, SecretHash, ShownKey, Untold};
 
 /// The keys in force.
@@ -18,6 +18,7 @@ use super::{Caller, Entry, Guesses, KeyId, RateLeft, SecretHash, ShownKey, Untol
 pub struct Keyring {
     keys: RwLock<Keys>,
     changes: watch::Sender<()>,
+    tickets: Arc<Mutex<Tickets>>,
     /// The clients that have shown a wrong key.
     pub guesses: Guesses,
 }
@@ -48,8 +49,8 @@ pub enum Refused {
 impl Keyring {
     /// With these keys.
     pub fn new(entries: Vec<Entry>) -> Self {
-        let guesses = Guesses::default();
-        let keyring = Self { keys: RwLock::default(), changes: watch::Sender::new(()), guesses };
+        let (tickets, guesses) = (Arc::default(), Guesses::default());
+        let keyring = Self { keys: RwLock::default(), changes: watch::Sender::new(()), tickets, guesses };
         keyring.replace(entries);
         keyring
     }
@@ -74,8 +75,8 @@ impl Keyring {
         keys.by_subject.clear();
         for entry in entries {
             let subjects = entry.subjects.clone();
-            let changes = || self.changes.subscribe();
-            let key = keys.by_id.entry(entry.id.clone()).or_insert_with(|| Arc::new(ApiKey::new(changes())));
+            let new = || Arc::new(ApiKey::new(self.changes.subscribe(), self.tickets.clone()));
+            let key = keys.by_id.entry(entry.id.clone()).or_insert_with(new);
             // As it is written, an entry shows whatever may be different.
             let change = match key.entry().map(|before| before.to_string() == entry.to_string()) {
                 None => Some("new"),
@@ -144,9 +145,9 @@ pub(super) enum Proof {
 }
 
 impl ApiKey {
-    fn new(changes: watch::Receiver<()>) -> Self {
-        let (uses, beyond_rate) = (Arc::default(), Untold::default());
-        Self { current: RwLock::default(), uses, beyond_rate, changes }
+    fn new(changes: watch::Receiver<()>, tickets: Arc<Mutex<Tickets>>) -> Self {
+        let uses = Arc::new(Uses { tickets, ..Uses::default() });
+        Self { current: RwLock::default(), uses, beyond_rate: Untold::default(), changes }
     }
 
     fn set(&self, entry: Option<Entry>) {

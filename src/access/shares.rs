@@ -44,7 +44,8 @@ pub(super) struct Uses {
     pub(super) watchers: Arc<AtomicUsize>,
     pub(super) locks: Arc<AtomicUsize>,
     pub(super) connections: Arc<AtomicUsize>,
-    tickets: Mutex<Tickets>,
+    /// Those of all keys: a token is good with any key, so its ticket may be used with another.
+    pub(super) tickets: Arc<Mutex<Tickets>>,
 }
 
 /// A ticket in the wait queue of a lock, by its token.
@@ -53,7 +54,7 @@ pub(super) type WaitingToken = (LockKey, TokenHash);
 /// Tickets of clients that have left, which the wait queues keep for a while. Each counts as if its request still
 /// waited.
 #[derive(Debug, Default)]
-struct Tickets {
+pub(super) struct Tickets {
     kept: HashMap<WaitingToken, Kept>,
     /// Soonest first; the number tells those apart that end at the same moment.
     ends: BTreeMap<End, WaitingToken>,
@@ -92,7 +93,8 @@ impl Tickets {
 }
 
 impl Uses {
-    /// Lets a request wait for one of these locks after the other. It counts in the place of the left tickets that it comes back to.
+    /// Lets a request wait for one of these locks after the other. It counts in the place of the left tickets that it comes back to,
+    /// also where it left them with another key.
     pub(super) fn wait(
         self: &Arc<Self>,
         most: usize,
@@ -101,19 +103,20 @@ impl Uses {
     ) -> Option<WaitPermit> {
         let mut tickets = self.tickets.lock();
         tickets.forget_ended(Instant::now());
-        let own = any_of.iter().filter(|ticket| tickets.kept.contains_key(*ticket)).count();
-        // Each return may leave a further ticket, at another of its locks.
-        if own > 0 && any_of.len() > 1 && self.waiters.load(Ordering::Relaxed).saturating_sub(own) >= most {
+        let is_own =
+            |ticket: &&_| tickets.kept.get(*ticket).is_some_and(|kept| kept.permit.is_of(&self.waiters));
+        let own = any_of.iter().filter(is_own).count();
+        // A return to one ticket takes no more than there is. One to several may leave a further ticket, at another of its locks.
+        let needs_room = own == 0 || any_of.len() > 1;
+        if needs_room && self.waiters.load(Ordering::Relaxed).saturating_sub(own) >= most {
             return None;
         }
-        let (mut kept, mut left) = (None, 0);
+        let mut left = 0;
         for (at, ticket) in any_of.iter().enumerate() {
-            if let Some(permit) = tickets.take(ticket) {
-                (kept, left) = (Some(permit), left | (1 << at));
-            }
+            left |= u32::from(tickets.take(ticket).is_some()) << at;
         }
+        let permit = Permit::beyond(&self.waiters);
         drop(tickets);
-        let permit = kept.or_else(|| Permit::take(&self.waiters, most))?;
         let place = (!any_of.is_empty()).then(|| {
             let left = Arc::new(AtomicU32::new(left));
             Place { uses: self.clone(), any_of, ttl, left }
@@ -121,12 +124,16 @@ impl Uses {
         Some(WaitPermit { permit, place })
     }
 
-    /// The token has given up its ticket.
-    pub(super) fn leave(&self, ticket: impl FnOnce() -> WaitingToken) {
-        let mut tickets = self.tickets.lock();
-        if !tickets.kept.is_empty() {
-            drop(tickets.take(&ticket()));
+    /// The tickets that a token may have left, for a request that does not wait.
+    pub(super) fn left(self: &Arc<Self>, any_of: impl FnOnce() -> Vec<WaitingToken>) -> Option<WaitPermit> {
+        if self.tickets.lock().kept.is_empty() {
+            return None;
         }
+        let (any_of, ttl, left) = (any_of(), Duration::ZERO, Arc::default());
+        Some(WaitPermit {
+            permit: Permit::UNCOUNTED,
+            place: Some(Place { uses: self.clone(), any_of, ttl, left }),
+        })
     }
 }
 
@@ -143,6 +150,10 @@ impl Permit {
         let one_more = |count| (count < most).then_some(count + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         Some(Self(Some(count.clone())))
+    }
+
+    fn is_of(&self, count: &Arc<AtomicUsize>) -> bool {
+        self.0.as_ref().is_some_and(|counted| Arc::ptr_eq(counted, count))
     }
 
     /// Whatever is the most: what is there is there.
@@ -186,9 +197,12 @@ impl WaitPermit {
         self.place.as_ref().map(|place| place.left.clone())
     }
 
-    /// The tickets were used: their client holds all of the locks.
+    /// The tickets were used or given up: no queue has them any more.
     pub fn used(mut self) {
-        self.place = None;
+        if let Some(Place { uses, any_of, .. }) = self.place.take() {
+            let mut tickets = uses.tickets.lock();
+            any_of.iter().for_each(|ticket| drop(tickets.take(ticket)));
+        }
     }
 }
 

@@ -97,13 +97,18 @@ fn acquire_one(
                     None => track(answer, guard),
                 })
             }
-            Outcome::AlreadyHeld(lease, ..) => Ok(answers::grant(StatusCode::OK, &key, token, &lease)),
+            Outcome::AlreadyHeld(lease, ..) => {
+                if let Some(wait) = wait {
+                    wait.used();
+                }
+                Ok(answers::grant(StatusCode::OK, &key, token, &lease))
+            }
             Outcome::NotTaken(why) => Err(not_taken(token, why)),
         }
     })
 }
 
-/// A grant after a wait, until it is handed to the client.
+/// A grant that uses up a ticket, until it is handed to the client.
 struct Waited {
     guard: GrantGuard,
     wait: WaitPermit,
@@ -192,7 +197,9 @@ pub(super) async fn release_lock(
 async fn release(app: AppState, call: LockCall<ReleaseQuery>) -> Result<Response, Problem> {
     let token = call.required_token()?;
     let released = app.service.release(&call.key, token).await?;
-    call.caller.leave_line(&call.key, token);
+    if let Some(left) = call.caller.left_tickets(from_ref(&call.key), Some(token)) {
+        left.used();
+    }
     was_released(released)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -33,7 +33,7 @@ pub(super) fn acquire_request(
     }
 }
 
-/// Lets a request wait if it asks for that.
+/// Lets a request wait if it asks for that. One that does not may use up a ticket all the same.
 pub(super) fn wait_permit(
     app: &AppState,
     caller: &Caller,
@@ -42,7 +42,7 @@ pub(super) fn wait_permit(
     wait: Duration,
 ) -> Result<Option<WaitPermit>, Problem> {
     if wait.is_zero() {
-        return Ok(None);
+        return Ok(caller.left_tickets(keys, token));
     }
     caller.wait(&app.limits.shares, keys, token).map(Some).ok_or_else(key_waits_too_often)
 }

@@ -128,6 +128,50 @@ async fn places_of_clients_who_left_count_until_they_end_or_are_used() {
     eventually("they have ended", async || wait(&small, &fresh_token()).await.status == 423).await;
 }
 
+/// A token is good with any key, as while keys are rotated.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_its_token_gives_up_or_uses_with_another_key_counts_no_more_for_the_first() {
+    let mut file = KeysFile::new();
+    let other = file.add_for_all("other", ALL);
+    let lines = format!("every_key = true\nallow = [{ALL}]\nmax_waiters = 1");
+    let [old, new] = ["old", "new"].map(|name| file.add(name, &lines));
+    let gateway = gateway(&file, &["--ticket-ttl", "1m"]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/k?ttl=1h").key(&other).send().await.expect(201);
+    let held = client.put("/locks/else?ttl=1h").key(&other).send().await.expect(201).token();
+    let put =
+        |query: &str, key: &str, token: &str| client.put(&format!("/lock?{query}")).key(key).token(token);
+    let waits = async |lock: &str, key: &str, token: &str| {
+        let query = format!("key={lock}&wait=1ms");
+        put(&query, key, token).send().await.expect_problem(423, "lock-held");
+    };
+    let too_many = async |lock: &str, key: &str, token: &str| {
+        let query = format!("key={lock}&wait=1ms");
+        put(&query, key, token).send().await.expect_problem(429, "too-many-waiters");
+    };
+    let (first, second, third) = (fresh_token(), fresh_token(), fresh_token());
+
+    waits("k", &old, &first).await;
+    client.delete("/locks/k").key(&new).token(&first).send().await.expect(204);
+    waits("k", &old, &second).await;
+    too_many("k", &old, &fresh_token()).await;
+
+    // It comes back with the other key, and counts for that one.
+    waits("k", &new, &second).await;
+    too_many("k", &new, &fresh_token()).await;
+    waits("else", &old, &third).await;
+    too_many("else", &old, &fresh_token()).await;
+    // A key that has no room takes none over.
+    too_many("else", &new, &third).await;
+    too_many("else", &old, &fresh_token()).await;
+
+    // It is used by a request that does not wait.
+    client.delete("/locks/else").key(&other).token(&held).send().await.expect(204);
+    put("key=else", &new, &third).send().await.expect(201);
+    waits("else", &old, &fresh_token()).await;
+    too_many("k", &new, &fresh_token()).await;
+}
+
 /// Of what a greedy key asks for, only so much is done while another's page waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_waits_for_a_few_pages_of_another_key_however_many_it_asks_for() {
