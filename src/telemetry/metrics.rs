@@ -189,7 +189,7 @@ pub struct Metrics {
     pub takes_back_pending: IntGauge,
     /// The state of each quorum member.
     pub quorum_members: States<MemberState>,
-    /// Whether no majority of the sentinels agrees, so that a failover would not be noticed.
+    /// Whether no majority of the sentinels agrees on what can be followed, so that a failover may not be noticed.
     pub sentinels_unheard: IntGauge,
     /// When the served certificate expires, in seconds since 1970.
     pub certificate_expires: IntGaugeVec,
@@ -279,7 +279,7 @@ impl Metrics {
             ),
             sentinels_unheard: gauge(
                 "fencepost_sentinels_unheard",
-                "1 while no majority of the sentinels agrees on the primary, so that a failover would not be noticed, else 0.",
+                "1 while no majority of the sentinels agrees on the primary, or most report an earlier failover than was followed, else 0.",
             ),
             certificate_expires: late_gauge(
                 all,

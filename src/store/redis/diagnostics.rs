@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use self::contents::Contents;
 use super::address::{AddressError, Layout, RedisAddress};
 use super::client::{Client, without_deadlines};
-use super::connection::sentinel::{Primary, Sentinels};
+use super::connection::sentinel::{Primary, Sentinels, epoch_known_to};
 use super::connection::slots;
 use super::failure::{describe, password_problem};
 use super::health::loading::Loading;
@@ -35,11 +35,11 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     if address.is_quorum() {
         rows.push(("records", format!("none: {}", quorum::KEEPS_NO_RECORDS)));
     }
-    let servers = match servers(address, settings, &mut rows, &mut diagnostics).await? {
-        Ok(servers) => servers,
+    let (servers, primary) = match servers(address, settings, &mut rows, &mut diagnostics).await? {
+        Ok(found) => found,
         Err(reason) => {
             diagnostics.unreachable.push(reason);
-            Vec::new()
+            (Vec::new(), None)
         }
     };
     diagnostics.blocks.push(Block(rows));
@@ -59,6 +59,9 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
                 diagnostics.refusals.extend(refusals.iter().map(|refusal| named(refusal.to_string())));
                 diagnostics.warnings.extend(warnings.iter().cloned().map(named));
                 diagnostics.unready.extend(too_few_replicas.iter().cloned().map(named));
+                diagnostics
+                    .unready
+                    .extend(primary.as_ref().and_then(|primary| primary.is_behind(report.epoch)));
                 let ahead = report.timing.too_far_ahead().filter(|_| list.is_none());
                 diagnostics.warnings.extend(ahead.map(named));
                 let tokens_ahead = report.tokens_too_far_ahead(SystemClock.wall());
@@ -95,25 +98,26 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     Ok(diagnostics)
 }
 
-/// The servers that hold locks, or why they are not known. What told so is added to what is known of the store, with what is
+/// The servers that hold locks, and by which word of Sentinel, or why they are not known. What told so is added to what is known of the store, with what is
 /// wrong with it.
 async fn servers(
     address: &RedisAddress,
     settings: &RedisSettings,
     rows: &mut Vec<(&'static str, String)>,
     diagnostics: &mut Diagnostics,
-) -> Result<Result<Vec<Node>, String>, AddressError> {
+) -> Result<Result<(Vec<Node>, Option<Primary>), String>, AddressError> {
     match address.layout() {
-        Layout::Server | Layout::Quorum => Ok(Ok(address.nodes().to_vec())),
+        Layout::Server | Layout::Quorum => Ok(Ok((address.nodes().to_vec(), None))),
         Layout::Sentinel(name) => match Sentinels::new(address, name)?.find_primary().await {
-            Ok(Primary { node, epoch, is_unanimous, twins }) => {
-                diagnostics.warnings.extend(twins);
-                let how_many = if is_unanimous { "all" } else { "most" };
+            Ok(primary) => {
+                let Primary { node, epoch, is_unanimous, twins } = &primary;
+                diagnostics.warnings.extend(twins.clone());
+                let how_many = if *is_unanimous { "all" } else { "most" };
                 rows.push((
                     "primary",
                     format!("{node} by the word of {how_many} sentinels, config-epoch {epoch}"),
                 ));
-                Ok(Ok(vec![node]))
+                Ok(Ok((vec![node.clone()], Some(primary))))
             }
             Err(reason) => Ok(Err(reason)),
         },
@@ -124,7 +128,7 @@ async fn servers(
                 rows.push(("slots", format!("{served} of {SLOTS} have a server")));
                 diagnostics.unready.extend(slots::gap(*served));
             }
-            Ok(primaries.map(|(primaries, _)| primaries))
+            Ok(primaries.map(|(primaries, _)| (primaries, None)))
         }
     }
 }
@@ -141,6 +145,8 @@ struct ServerReport {
     /// Its part in a quorum, if it is to be one of it.
     membership: Option<quorum::PartOfQuorum>,
     contents: Contents,
+    /// The config-epoch of Sentinel that it knows, or 0.
+    epoch: u64,
 }
 
 /// The quickest answer of a server to a question for its time.
@@ -184,14 +190,16 @@ async fn see(
             Some(list) => Some(quorum::membership(&mut connection, preflight, &look.profile, list).await?),
             None => None,
         };
+        // What keeps it from being read, the contents say.
+        let epoch = epoch_known_to(&mut connection, preflight.keys()).await.unwrap_or_default();
         let timing = Timing::take(&mut connection, stop_at).await?;
-        Ok((look, membership, timing))
+        Ok((look, membership, timing, epoch))
     };
     let looked = timeout(patience, looking).await.map_err(|_| {
         let reason = format!("it did not answer all that is asked within {waited}, half of --store-timeout");
         Unseen::Unreachable(reason)
     })?;
-    let (look, membership, timing) = looked.map_err(|error| Unseen::of(&error))?;
+    let (look, membership, timing, epoch) = looked.map_err(|error| Unseen::of(&error))?;
     let mut contents = Contents::default();
     if look.may_list {
         let reads_records = look.room.may_be_read();
@@ -201,7 +209,7 @@ async fn see(
             found.map_err(|error| Unseen::of(&error))?;
         }
     }
-    Ok(ServerReport { look, timing, membership, contents })
+    Ok(ServerReport { look, timing, membership, contents, epoch })
 }
 
 impl Unseen {

@@ -1,13 +1,13 @@
 //! Which word of Sentinel is believed: a gateway is not led back to a deposed primary.
 
-use std::time::Duration;
+use tokio::time::Instant;
 
-use tokio::time::{Instant, sleep};
-
-use super::{all_resume, gateways, grants_on, has_lock, new_key, of_note};
+use super::{all_resume, gateways, grants_on, has_lock, new_key};
+use kit::gateway::run;
 use kit::history::now_us;
 use kit::load::Load;
-use kit::sentinels::Promotion;
+use kit::metrics::Scrape;
+use kit::sentinels::{MASTER, Promotion};
 use kit::{Client, Gateway, SentinelSetup, eventually};
 
 /// The server never followed the one that was the primary in between, so it has its old numbers, and its old name.
@@ -62,28 +62,15 @@ async fn sentinels_of_a_lower_epoch_are_followed_only_when_all_of_them_are() {
     setup.set_up_anew(0, 0).await;
     setup.set_up_anew(1, 0).await;
     eventually("most sentinels report the deposed primary", async || setup.current().await == Some(0)).await;
-    let asked = Instant::now();
-    while asked.elapsed() < Duration::from_secs(3) {
-        let (_, is_there) = grant(gateway, &setup, 1).await;
-        assert!(is_there, "it was led back: {:#?}", of_note(gateway));
-        sleep(Duration::from_millis(50)).await;
-    }
-    // Nor does it go there when it has to look for the primary, and neither does one that knows no epoch at all.
-    for kind in ["normal", "pubsub"] {
-        let _: u64 = setup.servers[1].command(&["CLIENT", "KILL", "TYPE", kind]).await;
-    }
+    // It may be the one that is deposed, or they: the gateway grants on neither. A gateway that knows no epoch learns it there.
     let another = Gateway::start(&["--store", &setup.url()]).await;
     for gateway in [gateway, &another] {
-        let client = Client::new(gateway.address);
-        eventually("it serves nobody", async || {
-            client.put(&format!("/locks/{}", new_key())).send().await.status == 503
-        })
-        .await;
-        let answer = client.put("/locks/refused").send().await.expect_problem(503, "store-unavailable");
-        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
-        assert!(detail.contains("primary"), "{detail}");
-        assert!(!has_lock(&setup.servers[0], "refused").await);
+        refuses_a_lower_epoch(gateway).await;
+        assert!(
+            !has_lock(&setup.servers[0], "refused").await && !has_lock(&setup.servers[1], "refused").await
+        );
     }
+    assert_cannot_be_used(&setup);
 
     // It is ended as it stands still: going on for a moment, it would tell the others of the epoch that they have forgotten.
     setup.set_up_anew(2, 0).await;
@@ -94,4 +81,82 @@ async fn sentinels_of_a_lower_epoch_are_followed_only_when_all_of_them_are() {
         assert!(is_there && number > before, "{number} after {before}, there: {is_there}");
     }
     gateway.logs("it says so", |line| line.contains("Sentinel was set up anew")).await;
+    eventually("it is over", async || {
+        Scrape::of(gateway.address).await.get("fencepost_sentinels_unheard") == 0.0
+    })
+    .await;
+}
+
+const LOWER_EPOCH: &str = "most sentinels report config-epoch 0 and name ";
+
+/// Waits until the gateway grants nothing, and says why to all: by its answers, its log and its metrics.
+async fn refuses_a_lower_epoch(gateway: &Gateway) {
+    let client = Client::new(gateway.address);
+    eventually("it grants nothing, and says why", async || {
+        let answer = client.put(&format!("/locks/{}", new_key())).send().await;
+        answer.status == 503 && answer.json()["detail"].as_str().unwrap().starts_with(LOWER_EPOCH)
+    })
+    .await;
+    for answer in [client.put("/locks/refused").send().await, client.get("/readyz").send().await] {
+        let answer = answer.expect_problem(503, "store-unavailable");
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("followed epoch 1") && detail.contains("out of --store"), "{detail}");
+    }
+    says_that_sentinels_have_gone_back(gateway).await;
+}
+
+async fn says_that_sentinels_have_gone_back(gateway: &Gateway) {
+    let is_told = |line: &str| line.contains("most sentinels have gone back") && line.contains(LOWER_EPOCH);
+    gateway.logs("it says so", is_told).await;
+    assert_eq!(Scrape::of(gateway.address).await.get("fencepost_sentinels_unheard"), 1.0);
+}
+
+fn assert_cannot_be_used(setup: &SentinelSetup) {
+    let output = run(&["check", "--store", &setup.url()]);
+    let page = String::from_utf8(output.stdout).unwrap();
+    let is_told = page.contains(&format!("cannot be used now: {LOWER_EPOCH}"));
+    assert!(output.status.code() == Some(1) && is_told, "{page}");
+}
+
+/// They have forgotten a number, and no server is deposed for that. To connect, a gateway needs more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_the_server_that_most_sentinels_name_by_a_lower_epoch_is_kept_and_none_is_made() {
+    let mut setup = SentinelSetup::start().await;
+    let gateways = gateways(1, &setup.url(), &[]).await;
+    let gateway = &gateways[0];
+    let promotion = setup.failover().await;
+    all_resume(&gateways, promotion, &setup.servers[1], new_key).await;
+    setup.settles_on(1).await;
+    let (before, _) = grant(gateway, &setup, 1).await;
+
+    setup.sentinels[2].stand_still().await;
+    setup.sentinels[0].kill();
+    setup.sentinels[1].kill();
+    setup.set_up_anew(0, 1).await;
+    setup.set_up_anew(1, 1).await;
+    says_that_sentinels_have_gone_back(gateway).await;
+    Client::new(gateway.address).get("/readyz").send().await.expect(200);
+    grant(gateway, &setup, 1).await;
+    let another = Gateway::start(&["--store", &setup.url()]).await;
+    refuses_a_lower_epoch(&another).await;
+    assert_cannot_be_used(&setup);
+
+    // The third is gone for good: the operator names those that are left.
+    let left: Vec<_> = setup.sentinels[..2].iter().map(|left| format!("127.0.0.1:{}", left.port())).collect();
+    let url = format!("redis+sentinel://{}/{MASTER}", left.join(","));
+    assert!(run(&["check", "--store", &url]).status.success());
+    let restarted = Gateway::start(&["--store", &url]).await;
+    grants_on(&restarted, Promotion { server: 1, at: Instant::now() }, &setup.servers[1], &new_key).await;
+    let (number, is_there) = grant(&restarted, &setup, 1).await;
+    assert!(is_there && number > before, "{number} after {before}, there: {is_there}");
+
+    // Or it is set up anew, too.
+    setup.set_up_anew(2, 1).await;
+    for gateway in [gateway, &another] {
+        grants_on(gateway, Promotion { server: 1, at: Instant::now() }, &setup.servers[1], &new_key).await;
+        eventually("it is over", async || {
+            Scrape::of(gateway.address).await.get("fencepost_sentinels_unheard") == 0.0
+        })
+        .await;
+    }
 }

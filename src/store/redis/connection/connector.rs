@@ -184,7 +184,12 @@ impl Connector {
         let word = primary.as_ref().map(|primary| if primary.is_unanimous { Word::All } else { Word::Most });
         let run = match self.keep_run(&mut connection, &incarnation, primary.as_ref().zip(word)).await {
             Ok(Some(run)) => run,
-            Ok(None) => return Err("Sentinel has named a primary since".to_owned()),
+            Ok(None) => match (&self.target, &primary) {
+                (Target::Primary(sentinels), Some(primary)) => {
+                    return Err(sentinels.why_refused(primary, &mut connection, &self.keys).await?);
+                }
+                _ => return Err("it has no run of fencing tokens".to_owned()),
+            },
             // Where nothing is granted no numbers are needed, and what is held can still be renewed and released.
             Err(error) if gate.may_grant().is_err() && !error.is_unrecoverable_error() => incarnation.clone(),
             Err(error) => return Err(trouble(&error)),

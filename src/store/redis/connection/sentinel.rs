@@ -3,7 +3,8 @@
 //! A deposed primary may go on for many seconds as if nothing had happened, so its own word is not enough. The gateway
 //! asks all sentinels each second, and believes what most of the configured ones say. They name the address and the
 //! *config-epoch*, which Sentinel counts up with each failover. The gateway never follows a lower epoch than before.
-//! One exception: every sentinel reports it. Then Sentinel was set up anew.
+//! One exception: every sentinel reports it. Then Sentinel was set up anew. If only most report it, they may have
+//! forgotten failovers, or count new ones from the beginning: a primary that they do not name may be deposed, and is left.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,19 +17,25 @@ use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+use crate::store::Bucket;
 use crate::store::redis::address::{AddressError, RedisAddress};
 use crate::store::redis::client::{Client, without_deadlines};
-use crate::store::redis::failure::trouble_of_sentinel;
+use crate::store::redis::failure::{trouble, trouble_of_sentinel};
 use crate::store::redis::health::identity::info_field;
 use crate::store::redis::node::Node;
+use crate::store::redis::scripts::keys::KeySpace;
 use crate::telemetry::metrics::metrics;
 
 /// How long one sentinel may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 /// How long the others may take once most have said the same: one that is silent must not keep all from a new primary.
 const OTHERS_ANSWER_WITHIN: Duration = Duration::from_millis(50);
-/// How long there is no majority before the log says so: a failover that is under way is soon over.
+/// How long what they say is no help before the log says so: a failover that is under way is soon over.
 const TOLD_AFTER: Duration = Duration::from_secs(3);
+const NO_MAJORITY: &str = "no majority of the sentinels agrees on the primary: a connection that stands is kept, and a failover \
+                           would not be noticed";
+const GONE_BACK: &str = "most sentinels have gone back to an earlier config-epoch: only a connection that stands to the server \
+                         that they name is kept";
 
 /// What sentinels say, and how many of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,15 +49,29 @@ pub(crate) struct Primary {
     pub(crate) twins: Option<String>,
 }
 
+impl Primary {
+    /// Why it is not followed after this epoch, if so.
+    pub(crate) fn is_behind(&self, followed: u64) -> Option<String> {
+        (self.epoch < followed && !self.is_unanimous).then(|| {
+            format!(
+                "most sentinels report config-epoch {} and name {}, but gateways have followed epoch {followed}, so it may be a \
+                 deposed primary: start the other sentinels, or set them up anew; if they are gone for good, take them out of \
+                 --store and restart the gateways",
+                self.epoch, self.node
+            )
+        })
+    }
+}
+
 /// The sentinels of one primary.
 pub(crate) struct Sentinels {
     address: RedisAddress,
     name: String,
     members: Vec<Member>,
-    /// The highest epoch that was believed.
+    /// The epoch that was followed last, by this gateway or by others.
     epoch: AtomicU64,
-    /// Since when there is no majority, and whether the log says so.
-    silence: Mutex<Option<(Instant, bool)>>,
+    /// Since when nothing that they say can be followed, and what the log says of it.
+    silence: Mutex<Option<(Instant, Vec<&'static str>)>>,
 }
 
 /// One sentinel, and the connection to it while there is one.
@@ -86,14 +107,12 @@ impl Sentinels {
 
     /// The primary by the word of most sentinels, or why there is none.
     pub(crate) async fn find_primary(&self) -> Result<Primary, String> {
-        let answer = self.ask().await;
-        self.tell(answer.as_ref().err());
-        let primary = answer?;
         let followed = self.epoch.load(Ordering::Acquire);
+        let (primary, behind) = self.hear(followed).await?;
+        if let Some(reason) = behind {
+            return Err(reason);
+        }
         if primary.epoch < followed {
-            if !primary.is_unanimous {
-                return Err("most sentinels know an older primary than the one that was followed".to_owned());
-            }
             tracing::warn!(
                 epoch = primary.epoch,
                 followed,
@@ -107,33 +126,55 @@ impl Sentinels {
     /// Whether the sentinels have made another server the primary since, or this one once more. Where they cannot be
     /// asked, or do not agree, they have not.
     pub(crate) async fn have_left(&self, primary: &Primary) -> bool {
-        let answer = self.ask().await;
-        self.tell(answer.as_ref().err());
-        match answer {
-            Ok(now) if now.epoch < primary.epoch => now.is_unanimous,
-            Ok(now) => (&now.node, now.epoch) != (&primary.node, primary.epoch),
+        match self.hear(primary.epoch).await {
+            // A number that they have forgotten deposes no server. If they name another one, either may be deposed.
+            Ok((now, Some(_))) => now.node != primary.node,
+            Ok((now, None)) => (&now.node, now.epoch) != (&primary.node, primary.epoch),
             Err(_) => false,
         }
     }
 
-    /// Tells the log once why a failover would not be noticed, and once that it would be again.
-    fn tell(&self, trouble: Option<&String>) {
+    /// Why a server refuses this word: it knows that gateways have followed a later one. From now on this gateway knows it, too.
+    pub(super) async fn why_refused(
+        &self,
+        primary: &Primary,
+        connection: &mut MultiplexedConnection,
+        keys: &KeySpace,
+    ) -> Result<String, String> {
+        let known = epoch_known_to(connection, keys).await.map_err(|error| trouble(&error))?;
+        let known = self.epoch.fetch_max(known, Ordering::AcqRel).max(known);
+        Ok(primary.is_behind(known).unwrap_or_else(|| "Sentinel has named a primary since".to_owned()))
+    }
+
+    /// What most sentinels say, and why it is not followed after this epoch, if so. The log is told if that lasts.
+    async fn hear(&self, followed: u64) -> Result<(Primary, Option<String>), String> {
+        let answer = self.ask().await.map(|primary| {
+            let behind = primary.is_behind(followed);
+            (primary, behind)
+        });
+        self.tell(match &answer {
+            Ok((_, None)) => None,
+            Ok((_, Some(reason))) => Some((GONE_BACK, reason)),
+            Err(reason) => Some((NO_MAJORITY, reason)),
+        });
+        answer
+    }
+
+    /// Tells the log once of each kind of trouble, since a failover may not be noticed, and once that it is over.
+    fn tell(&self, trouble: Option<(&'static str, &String)>) {
         let mut silence = self.silence.lock();
-        let Some(reason) = trouble else {
-            if let Some((_, true)) = silence.take() {
+        let Some((what, reason)) = trouble else {
+            if silence.take().is_some_and(|(_, told)| !told.is_empty()) {
                 metrics().sentinels_unheard.set(0);
                 tracing::info!("most sentinels agree on the primary again");
             }
             return;
         };
-        let (since, is_told) = silence.get_or_insert((Instant::now(), false));
-        if !*is_told && since.elapsed() >= TOLD_AFTER {
-            *is_told = true;
+        let (since, told) = silence.get_or_insert((Instant::now(), Vec::new()));
+        if !told.contains(&what) && since.elapsed() >= TOLD_AFTER {
+            told.push(what);
             metrics().sentinels_unheard.set(1);
-            tracing::warn!(
-                reason,
-                "no majority of the sentinels agrees on the primary: a connection that stands is kept, and a failover would not be noticed"
-            );
+            tracing::warn!(reason, "{what}");
         }
     }
 
@@ -263,6 +304,16 @@ impl Member {
     fn forget_connection(&self) {
         *self.connection.lock() = None;
     }
+}
+
+/// The config-epoch by which gateways have followed a server last, or 0.
+pub(crate) async fn epoch_known_to(
+    connection: &mut MultiplexedConnection,
+    keys: &KeySpace,
+) -> RedisResult<u64> {
+    let fence = keys.fence(Bucket::default());
+    let epoch = redis::cmd("HGET").arg(fence).arg("epoch").query_async::<Option<u64>>(connection).await?;
+    Ok(epoch.unwrap_or_default())
 }
 
 /// What tells a sentinel from others, however its address is spelled; nothing where its user may ask for neither. Its process comes
