@@ -220,6 +220,11 @@ async fn the_link_to_a_server_lasts_while_its_first_slot_is_on_its_way() {
 
 /// A server that knows the cluster of now, and never hears of it again: it looks for the others where none listens.
 async fn cut_off(cluster: &RedisCluster, node_timeout_ms: &str) -> (RedisServer, TempDir) {
+    knowing(&known_to_one_cut_off(cluster).await, &["--cluster-node-timeout", node_timeout_ms]).await
+}
+
+/// Its file of nodes.
+async fn known_to_one_cut_off(cluster: &RedisCluster) -> String {
     let nodes: String = cluster.nodes[0].command(&["CLUSTER", "NODES"]).await;
     let mut known = format!("{} 127.0.0.1:0@0 myself,master - 0 0 0 connected\n", "f".repeat(40));
     for line in nodes.lines() {
@@ -228,7 +233,7 @@ async fn cut_off(cluster: &RedisCluster, node_timeout_ms: &str) -> (RedisServer,
         let flags = words[2].trim_start_matches("myself,");
         known += &format!("{} {address}@1 {flags} {}\n", words[0], words[3..].join(" "));
     }
-    knowing(&known, &["--cluster-node-timeout", node_timeout_ms]).await
+    known
 }
 
 /// A server of a cluster that starts with this in its file of nodes.
@@ -283,6 +288,40 @@ async fn a_gateway_without_requests_follows_a_failover_that_the_server_with_the_
     })
     .await;
     eventually("it is ready again", async || client.get("/readyz").send().await.status == 200).await;
+}
+
+/// As when servers have come back at each other's addresses: the others serve all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_lost_the_address_of_a_primary_makes_no_hole_that_another_can_fill() {
+    let cluster = RedisCluster::start().await;
+    let known = known_to_one_cut_off(&cluster).await;
+    let addressed = format!("127.0.0.1:{}@1 master", cluster.nodes[1].port());
+    assert!(known.contains(&addressed), "{known}");
+    let lost = known.replace(&addressed, ":0@0 master,noaddr");
+    let (holey, _files) = knowing(&lost, &["--cluster-node-timeout", "3600000"]).await;
+    eventually("it calls the cluster up", async || {
+        holey.command::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok")
+    })
+    .await;
+    let alone = format!("redis+cluster://127.0.0.1:{}", holey.port());
+    for url in [with_first(&cluster, &holey), alone] {
+        let output = run(&["check", "--store", &url]);
+        let page = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && page.contains("16384 of 16384 have a server"), "{page}");
+
+        let gateway = Gateway::start(&["--store", &url]).await;
+        let client = Client::new(gateway.address);
+        eventually("it is ready", async || client.get("/readyz").send().await.status == 200).await;
+        let key = key_on(&cluster, 1).await;
+        let before = asked_for_the_map(&holey).await;
+        eventually("the server with the hole is the one with the map", async || {
+            client.get("/readyz").send().await.expect(200);
+            let token = client.put(&format!("/locks/{key}?ttl=30s")).send().await.expect(201).token();
+            client.delete(&format!("/locks/{key}")).token(&token).send().await.expect(204);
+            asked_for_the_map(&holey).await >= before + 3
+        })
+        .await;
+    }
 }
 
 /// It may know an older map than any other.

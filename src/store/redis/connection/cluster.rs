@@ -274,10 +274,13 @@ impl Shared {
         let asking = SlotLayout::ask(&self.address, node, connection);
         let answer = timeout(self.reply_timeout, asking).await;
         let answer = answer.unwrap_or_else(|_| Err("it does not answer".to_owned()));
-        match seeds.places_elsewhere(node, &answer, known) {
-            true => Err("it is in another cluster".to_owned()),
-            false => answer,
+        if seeds.places_elsewhere(node, &answer, known) {
+            return Err("it is in another cluster".to_owned());
         }
+        answer.map(|mut layout| {
+            layout.complete_by(known);
+            layout
+        })
     }
 
     /// Whom to ask: those that were named, and those that the address names.

@@ -1,6 +1,6 @@
 //! What the servers of a cluster say of which server has which slot.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +23,15 @@ const IN_DIFFERENT_CLUSTERS: &str =
 const OTHERS_WITHIN: u32 = 4;
 
 /// What one server says of the slots: ranges with their primaries, and all servers that it names.
+#[derive(Default)]
 pub(super) struct SlotLayout {
     pub(super) ranges: Vec<(u16, u16, Node)>,
     pub(super) nodes: Vec<Node>,
     ids: HashSet<String>,
+    /// Where the servers of these ids are, as far as is known.
+    places: BTreeMap<String, Node>,
+    /// Ranges whose primary is known by its id alone: the one that was asked has lost its address.
+    lost: Vec<(u16, u16, String)>,
     /// Whether the cluster works, by the word of the same server. One that is cut off from the others finds that it does not, and
     /// goes on telling of primaries that have successors by then.
     pub(super) is_up: bool,
@@ -144,41 +149,81 @@ impl SlotLayout {
 
     /// What the servers that the address names say: the first answer by which the cluster is up, if there is one, and has the most
     /// slots; if no other that answers soon is in another cluster. One that has left is perhaps in another one by now, and the
-    /// locks that are held are not there. Also returns who has answered.
+    /// locks that are held are not there. While the address of a primary is missing, all that are named are asked, too. Also
+    /// returns who of the address has answered.
     pub(super) async fn agreed(
         address: &RedisAddress,
         patience: Duration,
     ) -> Result<(Self, Vec<Node>), String> {
-        let ask = async |node| {
-            let answer = timeout(patience, Self::ask(address, node, &mut None)).await;
+        let ask = |node: Node| async move {
+            let answer = timeout(patience, Self::ask(address, &node, &mut None)).await;
             (node, answer.unwrap_or_else(|_| Err("it does not answer".to_owned())))
         };
-        let mut asking: FuturesUnordered<_> = address.nodes().iter().map(ask).collect();
+        let mut asked = address.nodes().to_vec();
+        let mut asking: FuturesUnordered<_> = asked.iter().cloned().map(ask).collect();
         let mut until = Instant::now() + patience;
-        let (mut first, mut reason) = (None::<(&Node, Self)>, "no server answers in time".to_owned());
+        let (mut first, mut reason) = (None::<(Node, Self)>, "no server answers in time".to_owned());
         let mut answered = Vec::new();
         while let Ok(Some((node, answer))) = timeout_at(until, asking.next()).await {
-            if answer.is_ok() {
+            let is_seed = address.nodes().contains(&node);
+            if is_seed && answer.is_ok() {
                 answered.push(node.clone());
             }
-            match (answer, &first) {
+            match (answer, &mut first) {
                 (Err(error), _) => reason = format!("{node}: {error}"),
                 (Ok(layout), None) => {
                     first = Some((node, layout));
                     until = Instant::now() + patience / OTHERS_WITHIN;
                 }
                 (Ok(layout), Some((other, agreed))) if layout.is_elsewhere(&agreed.ids) => {
-                    return Err(format!("{node} and {other} {IN_DIFFERENT_CLUSTERS}"));
+                    if is_seed {
+                        return Err(format!("{node} and {other} {IN_DIFFERENT_CLUSTERS}"));
+                    }
                 }
-                (Ok(layout), Some((_, agreed)))
-                    if (layout.is_up, layout.served()) > (agreed.is_up, agreed.served()) =>
-                {
-                    first = Some((node, layout));
+                (Ok(mut layout), Some((other, agreed))) => {
+                    if (layout.is_up, layout.served()) > (agreed.is_up, agreed.served()) {
+                        *other = node;
+                        std::mem::swap(agreed, &mut layout);
+                    }
+                    agreed.complete_by(&layout);
                 }
-                (Ok(_), Some(_)) => {}
+            }
+            let agreed = first.iter().filter(|(_, agreed)| !agreed.lost.is_empty());
+            for node in agreed.flat_map(|(_, agreed)| &agreed.nodes) {
+                if !asked.contains(node) {
+                    asked.push(node.clone());
+                    asking.push(ask(node.clone()));
+                }
             }
         }
         first.map(|(_, layout)| (layout, answered)).ok_or(reason)
+    }
+
+    /// Gives the servers whose addresses were lost those that they have by this layout. Who has which slot stays.
+    pub(super) fn complete_by(&mut self, other: &Self) {
+        // Addresses by the word of a server that is cut off may be old ones.
+        if !other.is_up {
+            return;
+        }
+        for (id, node) in &other.places {
+            let is_lost = self.ids.contains(id) && !self.places.contains_key(id);
+            // Or its place is another's by now.
+            if is_lost && !self.places.values().any(|known| known == node) {
+                self.places.insert(id.clone(), node.clone());
+                self.nodes.push(node.clone());
+            }
+        }
+        self.place();
+    }
+
+    /// Gives the ranges their servers that are known to be somewhere.
+    fn place(&mut self) {
+        for (first, last, id) in std::mem::take(&mut self.lost) {
+            match self.places.get(&id) {
+                Some(node) => self.ranges.push((first, last, node.clone())),
+                None => self.lost.push((first, last, id)),
+            }
+        }
     }
 
     /// How many slots have a server.
@@ -193,7 +238,7 @@ impl SlotLayout {
 
     /// Reads the reply to `CLUSTER SLOTS`. A server without a host is the one that was asked.
     fn read(ranges: Vec<Value>, asked: &Node, is_up: bool) -> Option<Self> {
-        let mut layout = Self { ranges: Vec::new(), nodes: Vec::new(), ids: HashSet::new(), is_up };
+        let mut layout = Self { is_up, ..Self::default() };
         for range in ranges {
             let mut fields = Vec::<Value>::from_redis_value(range).ok()?.into_iter();
             let first = u16::from_redis_value(fields.next()?).ok()?;
@@ -203,20 +248,28 @@ impl SlotLayout {
                 let mut node = Vec::<Value>::from_redis_value(node).ok()?.into_iter();
                 let host = Option::<String>::from_redis_value(node.next()?).ok()?.unwrap_or_default();
                 let named = Node { host, port: u16::from_redis_value(node.next()?).ok()? };
-                layout.ids.extend(node.next().and_then(|id| String::from_redis_value(id).ok()));
+                let id = node.next().and_then(|id| String::from_redis_value(id).ok());
                 // Behind the id there may be other names.
                 let others =
                     node.next().and_then(|names| HashMap::<String, String>::from_redis_value(names).ok());
                 let address = others.and_then(|mut names| names.remove("ip"));
                 let host = address.unwrap_or_else(|| asked.host.clone());
-                nodes.push(if named.is_known() { named } else { Node { host, ..named } });
+                nodes.push((id, if named.is_known() { named } else { Node { host, ..named } }));
             }
-            let owner = nodes.first()?.clone();
+            let (id, owner) = nodes.first()?.clone();
             // Port 0 stands for a server whose address the cluster has lost.
-            if owner.port != 0 {
-                layout.ranges.push((first, last, owner));
+            match id {
+                _ if owner.port != 0 => layout.ranges.push((first, last, owner)),
+                Some(id) => layout.lost.push((first, last, id)),
+                None => {}
             }
-            layout.nodes.extend(nodes.into_iter().filter(|node| node.port != 0));
+            for (id, node) in nodes {
+                layout.ids.extend(id.clone());
+                if node.port != 0 {
+                    layout.places.extend(id.map(|id| (id, node.clone())));
+                    layout.nodes.push(node);
+                }
+            }
         }
         Some(layout)
     }
@@ -239,4 +292,67 @@ pub(crate) async fn primaries(
     primaries.sort_unstable_by_key(Node::to_string);
     primaries.dedup();
     Ok((primaries, served))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The word of a server that has lost the addresses of those with port 0: first and last slot, id and port.
+    fn layout(ranges: &[(u16, u16, &str, u16)]) -> SlotLayout {
+        let range = |(first, last, id, port): &(u16, u16, &str, u16)| {
+            let text = |text: &str| Value::BulkString(text.into());
+            let host = if *port == 0 { "" } else { "host" };
+            let node = Value::Array(vec![text(host), Value::Int((*port).into()), text(id)]);
+            Value::Array(vec![Value::Int((*first).into()), Value::Int((*last).into()), node])
+        };
+        SlotLayout::read(ranges.iter().map(range).collect(), &Node::default(), true).unwrap()
+    }
+
+    /// Which port has which slots.
+    fn owners(layout: &SlotLayout) -> Vec<(u16, u16, u16)> {
+        let mut owners: Vec<_> =
+            layout.ranges.iter().map(|(first, last, node)| (*first, *last, node.port)).collect();
+        owners.sort_unstable();
+        owners
+    }
+
+    #[test]
+    fn an_address_that_one_server_has_lost_is_taken_from_another() {
+        let whole = layout(&[(0, 4, "a", 1), (5, 9, "b", 2), (10, 16383, "c", 3)]);
+        let mut holey = layout(&[(0, 4, "a", 0), (5, 9, "b", 2), (10, 16383, "c", 3)]);
+        assert_eq!(holey.served(), 16379);
+        holey.complete_by(&whole);
+        assert_eq!(owners(&holey), owners(&whole));
+        // It is known from now on, for one that has lost it, too, and is asked.
+        let mut next = layout(&[(0, 4, "a", 0), (5, 9, "b", 0), (10, 16383, "c", 3)]);
+        next.complete_by(&holey);
+        assert_eq!(owners(&next), owners(&whole));
+        assert!(next.nodes.contains(&Node { host: "host".into(), port: 1 }));
+    }
+
+    #[test]
+    fn a_slot_stays_with_whom_the_newer_map_gives_it_wherever_others_have_it() {
+        // By the older one it is still a's.
+        let older = layout(&[(0, 9, "a", 1), (10, 16383, "b", 2)]);
+        let mut newer = layout(&[(0, 4, "a", 0), (5, 16383, "b", 0)]);
+        newer.complete_by(&older);
+        assert_eq!(owners(&newer), [(0, 4, 1), (5, 16383, 2)]);
+        let mut unknown = layout(&[(0, 9, "c", 0), (10, 16383, "b", 2)]);
+        unknown.complete_by(&older);
+        assert_eq!(owners(&unknown), [(10, 16383, 2)]);
+    }
+
+    #[test]
+    fn an_address_that_is_anothers_by_now_or_the_word_of_one_that_is_cut_off_is_not_taken() {
+        let mut before = layout(&[(0, 9, "a", 1), (10, 16383, "b", 2)]);
+        // They came back at each other's addresses.
+        let mut swapped = layout(&[(0, 9, "a", 0), (10, 16383, "b", 1)]);
+        swapped.complete_by(&before);
+        assert_eq!(owners(&swapped), [(10, 16383, 1)]);
+        let mut holey = layout(&[(0, 9, "a", 0), (10, 16383, "b", 2)]);
+        before.is_up = false;
+        holey.complete_by(&before);
+        assert_eq!(owners(&holey), [(10, 16383, 2)]);
+    }
 }
