@@ -125,9 +125,8 @@ pub(super) fn serve_connection<'a, A: Application>(
         while let Some(begun) = until_begun(&mut wire, &requests, &mut ends).await {
             let served = protocols.serve(begun, wire, service);
             let Some(quiet) = until_quiet(served, &requests, &unread, &mut ends).await else { return };
-            let Some((same_wire, not_understood, same_service)) = quiet.take_back() else { return };
-            (wire, service) = (same_wire, same_service);
-            wire.put_back(not_understood);
+            let Some(same) = quiet.take_back() else { return };
+            (wire, service) = same;
         }
         if *ends.phase.borrow() != Phase::Cut {
             // This tells a TLS client that nothing more comes. If the client does not read it, it does not matter.
@@ -288,8 +287,7 @@ fn respond(
         Some(why) => Either::Right(ready(app.refuse(request, why))),
     };
     answer.map(move |mut response| {
-        // If a request has a malformed head, or a body that was not read, or whose end only hyper knows, nothing behind it can be
-        // trusted.
+        // If a request has a malformed head, or a body that was not read, or one in chunks, nothing behind it can be trusted.
         let is_unread = has_body && response.extensions().get::<BodyWasRead>().is_none();
         let is_last = is_malformed || is_coded || is_unread;
         let is_shared = response.extensions().get::<SharedByAnswers>().is_some();

@@ -11,7 +11,8 @@ const MOST_FIELD_BYTES: usize = 64;
 
 /// Reads the heads of one connection before hyper does, and notes the first malformed one. Nothing behind it is served.
 ///
-/// A body is skipped by its length. Behind one that has none, [no request is served](super::connection).
+/// It finds the end of each request: a body is skipped by its length, or by those of its chunks. Behind a body in chunks,
+/// [no request is served](super::connection).
 pub(super) struct Heads {
     requests: Arc<Requests>,
     /// Requests whose head is complete.
@@ -26,8 +27,10 @@ pub(super) struct Heads {
     /// What the head that is being read says of its body: its length, or that only its own marks end it.
     announced: Option<u64>,
     is_coded: bool,
-    /// What is left to be read of a body.
+    /// What is left to be read of a body, or of its chunk.
     body_bytes: u64,
+    /// Whether the request that was read last is complete.
+    is_complete: bool,
     is_over: bool,
 }
 
@@ -44,6 +47,7 @@ impl Heads {
             announced: None,
             is_coded: false,
             body_bytes: 0,
+            is_complete: false,
             is_over: false,
         }
     }
@@ -58,22 +62,60 @@ impl Heads {
         self.head_bytes
     }
 
-    /// Reads what hyper is about to read.
-    pub(super) fn read(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
+    /// Whether all that was read ends with the end of a request.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Reads what hyper is about to read, up to the end of a request. Returns how many bytes that are.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> usize {
+        let mut read = 0;
         if self.is_over && self.head_bytes > 0 {
             self.head_bytes += bytes.len();
         }
-        while !self.is_over && !rest.is_empty() {
-            let of_body = rest.len().min(usize::try_from(self.body_bytes).unwrap_or(usize::MAX));
-            self.body_bytes -= of_body as u64;
-            rest = &rest[of_body..];
-            rest = &rest[self.read_heads(rest)..];
+        self.is_complete = false;
+        while !self.is_over && !self.is_complete && read < bytes.len() {
+            let rest = &bytes[read..];
+            read += if self.body_bytes > 0 {
+                self.read_body(rest)
+            } else if self.is_coded && !self.is_in_fields {
+                self.read_chunk_head(rest)
+            } else {
+                self.read_head(rest)
+            };
         }
+        if self.is_complete { read } else { bytes.len() }
     }
 
-    /// Reads heads up to the first with a body, and returns how many bytes they are.
-    fn read_heads(&mut self, bytes: &[u8]) -> usize {
+    fn read_body(&mut self, bytes: &[u8]) -> usize {
+        let of_body = bytes.len().min(usize::try_from(self.body_bytes).unwrap_or(usize::MAX));
+        self.body_bytes -= of_body as u64;
+        self.is_complete = self.body_bytes == 0 && !self.is_coded;
+        of_body
+    }
+
+    /// Reads up to the end of the line that says how long the next chunk is. hyper refuses one that says nothing. What follows
+    /// the last chunk is read like the fields of a head.
+    fn read_chunk_head(&mut self, bytes: &[u8]) -> usize {
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let read = end.map_or(bytes.len(), |end| end + 1);
+        let room = MOST_FIELD_BYTES - self.line.len();
+        self.line.extend(bytes[..read].iter().take(room));
+        if end.is_some() {
+            let digits = self.line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+            let digits = std::str::from_utf8(&self.line[..digits]).unwrap_or_default();
+            match u64::from_str_radix(digits, 16) {
+                Ok(0) => (self.is_coded, self.is_in_fields) = (false, true),
+                Ok(bytes) => self.body_bytes = bytes.saturating_add(2),
+                Err(_) => self.is_over = true,
+            }
+            self.line.clear();
+        }
+        read
+    }
+
+    /// Reads up to the end of a head, and returns how many bytes that are.
+    fn read_head(&mut self, bytes: &[u8]) -> usize {
         let mut begin = 0;
         self.head_bytes += bytes.len();
         let (words, rest) = bytes.as_chunks();
@@ -112,13 +154,11 @@ impl Heads {
                 if ends {
                     self.complete += 1;
                     self.body_bytes = self.announced.take().unwrap_or(0);
-                    self.is_over |= self.is_coded;
-                    let is_last = self.body_bytes > 0 || self.is_over;
-                    self.head_bytes = if is_last { 0 } else { bytes.len() - begin };
-                }
-                if self.body_bytes > 0 || self.is_over {
+                    self.is_complete = self.body_bytes == 0 && !self.is_coded;
                     // What ends a body begins no line.
-                    self.last = 0;
+                    (self.head_bytes, self.last) = (0, 0);
+                }
+                if ends || self.is_over {
                     return begin;
                 }
             }

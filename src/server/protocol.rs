@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
@@ -98,12 +97,12 @@ impl<A: Answers> Served<A> {
         }
     }
 
-    /// Takes it back from hyper, with the bytes that hyper has read but not used yet. This works only for HTTP/1, and
-    /// only if hyper has written everything: the rest would be lost.
-    pub(super) fn take_back(self) -> Option<(Wire, Bytes, A)> {
+    /// Takes it back from hyper. This works only for HTTP/1, and only if hyper has written everything, and used all that it
+    /// has read: the rest would be lost.
+    pub(super) fn take_back(self) -> Option<(Wire, A)> {
         let Self::One(connection) = self else { return None };
         let parts = connection.into_parts();
-        Some((parts.io.into_inner(), parts.read_buf, parts.service))
+        parts.read_buf.is_empty().then(|| (parts.io.into_inner(), parts.service))
     }
 }
 

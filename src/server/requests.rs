@@ -16,7 +16,7 @@ use super::application::Malformed;
 #[derive(Default)]
 pub(super) struct Requests {
     counts: Mutex<Counts>,
-    /// Whether something was read since the last request in flight ended.
+    /// Whether hyper was given something to read since the last request in flight ended.
     has_begun_another: AtomicBool,
     /// Whether something that was written may still wait here.
     is_unwritten: AtomicBool,
@@ -68,7 +68,7 @@ impl Requests {
         poll_fn(is_full).await;
     }
 
-    /// Whether something was read since the last request in flight ended.
+    /// Whether hyper was given something to read since the last request in flight ended.
     pub(super) fn has_begun_another(&self) -> bool {
         self.has_begun_another.load(Ordering::Relaxed)
     }

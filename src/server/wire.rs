@@ -4,10 +4,13 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
-use bytes::{Buf, Bytes};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use bytes::{Buf, BytesMut};
+use futures_util::FutureExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
@@ -24,6 +27,10 @@ pub(super) type Stream = Either<TimeoutStream<TcpStream>, Box<TlsStream<TimeoutS
 const TLS_BUFFER_BYTES: usize = 64 * 1024;
 /// A head that takes less than this has room in the buffers that each connection has.
 const SHORT_HEAD_BYTES: usize = 8 * 1024;
+/// With this much behind the request that is being answered, nothing more is read.
+const BEHIND_BYTES: usize = 8 * 1024;
+/// How often the socket is looked at while nothing more is read.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The first bytes of an HTTP/2 client that knows it may begin so (RFC 9113, section 3.4).
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -38,8 +45,9 @@ pub(super) enum Spoken {
 /// A stream whose first bytes may have been read already. It notes what is read and written.
 pub(super) struct Wire {
     stream: Stream,
-    /// What is read before anything else.
-    first: Bytes,
+    /// What has come, and hyper has not seen: the beginning of a connection, and what is behind the request that is being
+    /// answered.
+    first: BytesMut,
     heads: Heads,
     /// For HTTP/2, behind its preface.
     paths: Option<Box<Paths>>,
@@ -49,8 +57,10 @@ pub(super) struct Wire {
     held_up: Option<Charge>,
     /// What the head of a request takes whose end has not come, and what heads before it still take.
     heads_charge: Option<Charge>,
-    /// The task that wants to read while nothing can be written.
+    /// The task that wants to read while nothing can be written, or behind the request that is being answered.
     reader: Option<Waker>,
+    /// When the socket is looked at again, while nothing more is read.
+    next_look: Option<Pin<Box<Sleep>>>,
     /// For which of the requests hyper was not told yet that the client sends nothing more, by how many had begun.
     end_held_back_for: usize,
 }
@@ -60,7 +70,7 @@ impl Wire {
         let heads = Heads::new(requests.clone());
         Self {
             stream,
-            first: Bytes::new(),
+            first: BytesMut::new(),
             heads,
             paths: None,
             requests,
@@ -68,14 +78,9 @@ impl Wire {
             held_up: None,
             heads_charge: None,
             reader: None,
+            next_look: None,
             end_held_back_for: 0,
         }
-    }
-
-    /// Puts back bytes that were read from the stream: they are read again.
-    pub(super) fn put_back(&mut self, bytes: Bytes) {
-        // An empty `Bytes` would still keep its whole buffer in memory.
-        self.first = if bytes.is_empty() { Bytes::new() } else { bytes };
     }
 
     /// Waits until a request begins, and until enough bytes have come to tell its protocol. Returns `None` if the
@@ -98,9 +103,7 @@ impl Wire {
                 // hyper notices by itself that the request does not go on.
                 Ok(0) | Err(_) => return Some(Spoken::Http1),
                 Ok(more) => {
-                    self.heads.read(&bytes[known..known + more]);
-                    bytes[..known].copy_from_slice(&self.first);
-                    self.first = Bytes::copy_from_slice(&bytes[..known + more]);
+                    self.first.extend_from_slice(&bytes[known..known + more]);
                 }
             }
         }
@@ -129,26 +132,32 @@ impl AsyncRead for Wire {
         if self.paths.is_some() && self.unread.must_pause(context) {
             return Poll::Pending;
         }
+        let this = &mut *self;
+        // A request that has come as a whole is being answered until none is in flight.
+        if this.heads.is_complete() && this.requests.has_begun_another() {
+            return this.poll_leaves(context, buffer);
+        }
         let before = buffer.filled().len();
-        if self.first.has_remaining() {
-            let bytes = self.first.len().min(buffer.remaining());
-            buffer.put_slice(&self.first.split_to(bytes));
-        } else {
-            let this = &mut *self;
-            ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
-            // A client may send a request, and leave at once. hyper reads both in one go, and would drop the request before it
-            // is seen. So the end is told when hyper asks once more. Of one that was seen, and waits, it is told at once: its answer
-            // may be ready in the same moment, and no one is there to read it.
-            if buffer.filled().len() == before
-                && let Some(begun) = this.requests.unseen()
-                && begun != this.end_held_back_for
-            {
-                this.end_held_back_for = begun;
-                context.waker().wake_by_ref();
-                return Poll::Pending;
+        if this.first.has_remaining() {
+            let bytes = this.first.len().min(buffer.remaining());
+            let bytes = if this.paths.is_some() { bytes } else { this.heads.read(&this.first[..bytes]) };
+            buffer.put_slice(&this.first[..bytes]);
+            this.first.advance(bytes);
+            if this.first.is_empty() {
+                // It would still keep its whole buffer in memory.
+                this.first = BytesMut::new();
+                this.next_look = None;
             }
+        } else {
+            ready!(this.poll_stream(context, buffer))?;
             match &mut this.paths {
-                None => this.heads.read(&buffer.filled()[before..]),
+                None => {
+                    let end = before + this.heads.read(&buffer.filled()[before..]);
+                    if end < buffer.filled().len() {
+                        this.first.extend_from_slice(&buffer.filled()[end..]);
+                        buffer.set_filled(end);
+                    }
+                }
                 Some(paths) => paths.walk(&mut buffer.filled_mut()[before..]),
             }
         }
@@ -161,13 +170,73 @@ impl AsyncRead for Wire {
 }
 
 impl Wire {
+    /// Reads from the stream itself. If nothing is read, its end may be told.
+    fn poll_stream(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if buffer.filled().len() == before { self.poll_end(context).map(Ok) } else { Poll::Ready(Ok(())) }
+    }
+
+    /// Waits until hyper may be told that the client sends nothing more.
+    ///
+    /// A client may send a request, and leave at once. hyper reads both in one go, and would drop the request before it is
+    /// seen. So the end is told when hyper asks once more. Of one that was seen, and waits, it is told at once: its answer may be
+    /// ready in the same moment, and no one is there to read it.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(begun) = self.requests.unseen()
+            && begun != self.end_held_back_for
+        {
+            self.end_held_back_for = begun;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// Waits until the client has left, and keeps what it sends before that. hyper would look for it no more once it had bytes
+    /// of the next request.
+    fn poll_leaves(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        while self.first.len() < BEHIND_BYTES {
+            match self.poll_stream(context, buffer)? {
+                Poll::Ready(()) if buffer.filled().len() == before => return Poll::Ready(Ok(())),
+                Poll::Ready(()) => {
+                    self.first.extend_from_slice(&buffer.filled()[before..]);
+                    buffer.set_filled(before);
+                    self.charge_heads()?;
+                }
+                Poll::Pending => {
+                    if self.first.has_remaining() {
+                        self.reader = Some(context.waker().clone());
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        self.reader = Some(context.waker().clone());
+        // The socket wakes no task while there is more to read.
+        let look = self.next_look.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
+        while look.as_mut().poll(context).is_ready() {
+            let socket = match &self.stream {
+                Either::Left(stream) => stream.get_ref(),
+                Either::Right(stream) => stream.get_ref().0.get_ref(),
+            };
+            let is_readable = socket.ready(Interest::READABLE).now_or_never();
+            if is_readable.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed())) {
+                return self.poll_end(context).map(Ok);
+            }
+            look.as_mut().reset(Instant::now() + LOOK_EVERY);
+        }
+        Poll::Pending
+    }
+
     /// Counts a head whose end has not come as if it were an unread answer. Otherwise, heads without ends on all connections
     /// would take several times as much memory as all else. Heads that an HTTP/2 client leaves in memory by its table of
     /// fields count as well. A new connection begins with an empty table, so the client is told to open one.
     fn charge_heads(&mut self) -> io::Result<()> {
         let bytes = match &self.paths {
             // hyper's buffer has half as much room again.
-            None => self.heads.unfinished_bytes() * 3 / 2,
+            None => self.heads.unfinished_bytes() * 3 / 2 + self.first.len(),
             Some(paths) => {
                 let excess_bytes = paths.excess_bytes();
                 if excess_bytes > 0 {
@@ -215,6 +284,12 @@ impl AsyncWrite for Wire {
             Poll::Ready(Ok(())) => {
                 self.requests.note_written();
                 self.is_held_up_by(0)?;
+                // hyper would wait for the socket, and what is behind the request has been read from it.
+                if !self.requests.has_begun_another()
+                    && let Some(reader) = self.reader.take()
+                {
+                    reader.wake();
+                }
             }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => self.is_held_up_by(TLS_BUFFER_BYTES)?,

@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use kit::certificates::Certificates;
+use kit::secure::SecureClient;
 use kit::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, fresh_token, on_each_store, secrets};
 
-on_each_store!(a_lock_whose_client_released_it_and_left_is_free);
+on_each_store!(
+    a_lock_whose_client_released_it_and_left_is_free,
+    a_client_that_left_has_no_lock_and_no_place_whatever_it_sent_behind_its_request,
+);
 
 /// Redis answers nothing for a moment: long enough for a client to leave meanwhile.
 pub async fn pause(redis: &RedisServer) {
@@ -180,4 +186,76 @@ async fn locks_count_for_a_key_for_as_long_as_they_were_renewed_though_its_clien
         assert!(method == "PUT" || held.expect(200).fencing_token() == short);
         client.delete(&path).key(&key).token(&own).send().await;
     }
+}
+
+async fn a_client_that_left_has_no_lock_and_no_place_whatever_it_sent_behind_its_request(stage: Stage) {
+    let connect = async || TcpStream::connect(stage.gateway.address).await.unwrap();
+    leave_nothing(&stage.client(), connect, |stream| SockRef::from(stream)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_left_has_no_lock_and_no_place_also_with_tls() {
+    let certificates = Certificates::new();
+    let (certificate, key) = (certificates.certificate(), certificates.key());
+    let redis = RedisServer::start().await;
+    let plain = Gateway::on_redis(&redis, &[]).await;
+    let store = format!("--store={}", redis.url());
+    let gateway = Gateway::start(&[&store, "--tls-cert", &certificate, "--tls-key", &key]).await;
+    let secure = SecureClient::new(&certificates);
+    let connect = async || secure.connect(gateway.address).await.unwrap();
+    leave_nothing(&Client::new(plain.address), connect, |stream| SockRef::from(stream.get_ref().0)).await;
+}
+
+/// Clients that wait for a lock, or hold one, send something behind their request, and leave in each way.
+async fn leave_nothing<S: AsyncRead + AsyncWrite + Unpin>(
+    client: &Client,
+    connect: impl AsyncFn() -> S,
+    socket: impl Fn(&S) -> SockRef<'_>,
+) {
+    let next = "PUT /locks/next?ttl=10m HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let ways = [(false, false), (true, false), (false, true), (true, true)];
+    for behind in
+        ["", "\r\n", "\n", &next[..9], next, &"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2_000)]
+    {
+        for (resets, comes_later) in ways {
+            for (method, path) in [
+                ("PUT", "/locks/k?ttl=10m&wait=50s"),
+                ("POST", "/hold?key=k&ttl=10m&wait=50s"),
+                ("POST", "/hold?key=k&ttl=10m"),
+            ] {
+                let waits = path.contains("wait");
+                let holder = waits.then_some(client.put("/locks/k?ttl=10m"));
+                let holder = match holder {
+                    Some(put) => Some(put.send().await.expect(201).token()),
+                    None => None,
+                };
+                let case = format!("{method} {path}, {:?}…, {resets} {comes_later}", behind.get(..9));
+                let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+                let mut stream = connect().await;
+                let at_once = if comes_later { head.clone() } else { head + behind };
+                stream.write_all(at_once.as_bytes()).await.unwrap();
+                stream.flush().await.unwrap();
+                let look = async || client.get("/locks/k").send().await;
+                eventually(&case, async || {
+                    let look = look().await;
+                    look.status == 200 && look.json()["waiters"] == u64::from(waits)
+                })
+                .await;
+                if comes_later {
+                    stream.write_all(behind.as_bytes()).await.unwrap();
+                    stream.flush().await.unwrap();
+                }
+                if resets {
+                    socket(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+                }
+                drop(stream);
+                if let Some(token) = holder {
+                    eventually(&case, async || look().await.json()["waiters"] == 0).await;
+                    client.delete("/locks/k").token(&token).send().await.expect(204);
+                }
+                eventually(&case, async || look().await.status == 404).await;
+            }
+        }
+    }
+    client.get("/locks/next").send().await.expect(404);
 }

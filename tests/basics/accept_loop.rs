@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
-use axum::routing::get;
-use fencepost::server::{DrainOutcome, ServerSettings, serve};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use fencepost::server::{BodyWasRead, DrainOutcome, ServerSettings, serve};
 use futures_util::stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use kit::PATIENCE;
 
+mod behind;
 mod dormant;
 mod greedy;
 mod h2;
@@ -87,9 +88,10 @@ impl TestServer {
         };
         let app = Router::new()
             .route("/", get(async || "ok"))
+            .route("/length", post(async |body: String| (Extension(BodyWasRead), body.len().to_string())))
             .route("/slow", get(slow))
             .route("/large", get(async || "x".repeat(LARGE_BYTES)))
-            .route("/hang", get(hang))
+            .route("/hang", get(hang.clone()).post(async move |_: Bytes| hang().await))
             .route("/stream", get(async || endless()))
             .route("/plenty", get(async || plenty()))
             .route("/headers", get(async |headers: HeaderMap| headers.len().to_string()));

@@ -74,7 +74,7 @@ async fn what_stands_in_a_result_hides_no_malformed_head_behind_it() {
     is_free(&gateway, "job").await;
 }
 
-/// Only the HTTP library knows where the chunks end. So nothing is served behind them.
+/// Others may find another end of the chunks. So nothing is served behind them.
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_result_in_chunks_comes_no_request() {
     let gateway = memory().await;
