@@ -303,6 +303,36 @@ async fn a_clock_that_is_set_forward_ends_no_quarantine_for_gateways_that_come_l
     counts_at_once(node).await;
 }
 
+/// As a machine that boots with its clock in local time, which is set right then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quarantine_whose_clock_is_set_back_behind_its_beginning_begins_anew_and_lasts_no_longer() {
+    let (quorum, first) = with_one_in_quarantine().await;
+    let node = &quorum.nodes[0];
+    drop(first);
+    let began_ahead = "local time = redis.call('TIME')
+        local ahead = string.format('%.0f', time[1] * 1000 + 3600000)
+        redis.call('HSET', KEYS[1], 'since', ahead, 'served', ahead .. ' 9000 ' .. ahead)";
+    let _: () = node.command(&["EVAL", began_ahead, "1", RECORD]).await;
+    let page = String::from_utf8(run(&["check", "--store", &quorum.url()]).stdout).unwrap();
+    assert!(page.contains("in quarantine for 2") && !page.contains("in quarantine for 1h"), "{page}");
+    let gateway = quorum.gateway(&BRIEF).await;
+    eventually("it begins anew", async || {
+        let (now_s, _): (u64, u64) = node.command(&["TIME"]).await;
+        let since: u64 = node.command(&["HGET", RECORD, "since"]).await;
+        assert!(since > 0, "it is over");
+        since / 1_000 <= now_s
+    })
+    .await;
+    shows(&gateway, node, "quarantine").await;
+    // What was seen of the one before says nothing.
+    eventually("it goes on", async || {
+        let served: String = node.command(&["HGET", RECORD, "served"]).await;
+        !served.contains(" 9000 ")
+    })
+    .await;
+    counts_soon(node).await;
+}
+
 /// Its quarantine does not go on meanwhile. But it is known to be in one, so others need not wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_refuses_to_write_is_seen_to_be_in_quarantine() {
@@ -349,11 +379,12 @@ async fn a_server_that_has_evicted_keys_is_in_quarantine_and_helps_nobody_to_wha
     // What it evicts meanwhile it need not know.
     let since = first.command::<u64>(&["HGET", RECORD, "since"]).await;
     first.evict().await;
-    let counted = async || {
-        let count: Option<String> = first.command(&["HGET", RECORD, "evicted"]).await;
-        count == Some(first.info("evicted_keys").await)
+    let counted = async |count: &str| {
+        let known: (Option<String>, Option<String>) =
+            first.command(&["HMGET", RECORD, "evicted", "run"]).await;
+        known.0 == known.1.map(|run| format!("{run} {count}"))
     };
-    eventually("it is counted", counted).await;
+    eventually("it is counted", async || counted(&first.info("evicted_keys").await).await).await;
     counts_at_once(first).await;
     shows(&gateway, first, "counts").await;
     let looked_at = Instant::now();
@@ -363,34 +394,60 @@ async fn a_server_that_has_evicted_keys_is_in_quarantine_and_helps_nobody_to_wha
     }
     // A count that begins anew says nothing.
     let _: () = first.command(&["CONFIG", "RESETSTAT"]).await;
-    eventually("it is noted", async || {
-        first.command::<Option<u64>>(&["HGET", RECORD, "evicted"]).await == Some(0)
-    })
-    .await;
+    eventually("it is noted", async || counted("0").await).await;
     assert!(!is_in_quarantine(first).await);
 }
 
-/// It was so before there was such a record.
+/// As a version has them that notes nothing of what is evicted. It may have been locks.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_evicted_before_it_was_counted_costs_no_quarantine_and_what_an_operator_accepts_none() {
+async fn a_server_that_counts_and_has_evicted_keys_of_which_nothing_was_noted_is_in_quarantine_once() {
+    let quorum = Quorum::start(3).await;
+    let before = ready(quorum.gateway(&BRIEF).await).await;
+    quorum.is_whole().await;
+    drop(before);
+    let [first, second, third] = &*quorum.nodes else { unreachable!() };
+    let _: () = first.command(&["HDEL", RECORD, "evicted"]).await;
+    first.evict().await;
+    // Another process had evicted as many.
+    second.evict().await;
+    let evicted = format!("gone {}", second.info("evicted_keys").await);
+    let _: () = second.command(&["HSET", RECORD, "evicted", &evicted]).await;
+    let page = String::from_utf8(run(&["check", "--store", &quorum.url()]).stdout).unwrap();
+    assert!(page.matches("or has evicted keys").count() >= 2, "{page}");
+    let gateway = quorum.gateway(&BRIEF).await;
+    for node in [first, second] {
+        eventually("it is in quarantine", async || is_in_quarantine(node).await).await;
+    }
+    shows(&gateway, third, "counts").await;
+    Client::new(gateway.address).put("/locks/k").send().await.expect(503);
+    for node in [first, second] {
+        counts_at_once(node).await;
+        shows(&gateway, node, "counts").await;
+    }
+    let looked_at = Instant::now();
+    while looked_at.elapsed() < Duration::from_secs(3) {
+        assert!(!is_in_quarantine(first).await && !is_in_quarantine(second).await, "again");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_evicted_before_the_quorum_was_costs_no_quarantine_and_what_an_operator_accepts_none() {
     let quorum = Quorum::start(3).await;
     let node = &quorum.nodes[0];
+    node.evict().await;
+    let first = ready(quorum.gateway(&BRIEF).await).await;
+    quorum.is_whole().await;
+    shows(&first, node, "counts").await;
+    drop(first);
     let accepts = ["--redis-accept", "eviction"];
     let accepting = ready(quorum.gateway(&[&BRIEF[..], &accepts].concat()).await).await;
-    quorum.is_whole().await;
-    let _: () = node.command(&["HSET", RECORD, "evicted", "0"]).await;
     node.evict().await;
     let _: () = node.command(&["HSET", RECORD, "longest", "1"]).await;
     let is_looked_at = async || node.command::<u64>(&["HGET", RECORD, "longest"]).await > 1;
     eventually("it is looked at", is_looked_at).await;
     assert_eq!(does_count(node).await, Ok(true));
     drop(accepting);
-    let _: () = node.command(&["HDEL", RECORD, "evicted"]).await;
-    let gateway = ready(quorum.gateway(&BRIEF).await).await;
-    let count = async || node.command::<Option<u64>>(&["HGET", RECORD, "evicted"]).await;
-    eventually("it is counted", async || count().await.is_some()).await;
-    assert_eq!(does_count(node).await, Ok(true));
-    shows(&gateway, node, "counts").await;
 }
 
 /// Else it would learn the later one, and count.
@@ -405,7 +462,7 @@ async fn a_server_that_knows_only_an_earlier_list_is_taken_for_one_that_forgot_w
     let later = gateway(&[a, b, c, d], "2").await;
     eventually("it is looked at", async || {
         let why = why_not_ready(&later).await;
-        let counted = a.command::<Option<u64>>(&["HGET", RECORD, "evicted"]).await;
+        let counted = a.command::<Option<String>>(&["HGET", RECORD, "evicted"]).await;
         counted.is_some() && why.is_some_and(|why| why.contains("must be as long as the one before"))
     })
     .await;

@@ -37,12 +37,13 @@ if run ~= ARGV[1] then return answer(2) end
 -- in reconfigure.lua.
 local function may_write() return type(redis.pcall('HDEL', KEYS[1], '')) == 'number' end
 -- What it evicts may be a lock or a tombstone, and the record stays. Then the record is made that of no run, so that all scripts and all
--- versions take the server for one that forgot. In quarantine it has nothing to lose. To begin with, and at 0, where the count was
--- reset, there is nothing to compare.
+-- versions take the server for one that forgot. In quarantine, which each begins with, it has nothing to lose. At 0, where the count
+-- was reset, there is nothing to compare. Where none was noted of this process, a version has let it in that notes none.
 local count = string.match(redis.call('INFO', 'stats'), '\nevicted_keys:(%d+)') or '0'
-if ARGV[5] ~= '1' and count ~= evicted then
-  local has_forgotten = evicted and since == '0' and count ~= '0'
-  if may_write() then redis.call('HSET', KEYS[1], 'run', has_forgotten and 'evicted' or run, 'evicted', count) end
+local counted = ARGV[1] .. ' ' .. whole(count)
+if ARGV[5] ~= '1' and counted ~= evicted then
+  local has_forgotten = since == '0' and count ~= '0'
+  if may_write() then redis.call('HSET', KEYS[1], 'run', has_forgotten and 'evicted' or run, 'evicted', counted) end
   if has_forgotten then return answer(2) end
 end
 if epoch ~= ARGV[2] then return answer(5) end
@@ -52,6 +53,11 @@ if tonumber(longest) < tonumber(ARGV[4]) and may_write() then
 end
 if since ~= '0' then
   local now_ms = math.floor(now_us / 1000)
+  -- Its clock was set back behind the beginning: the quarantine begins anew, and lasts no longer than any.
+  if now_ms < tonumber(since) and may_write() then
+    since = whole(now_ms)
+    redis.call('HSET', KEYS[1], 'since', since)
+  end
   local of, gone_ms, seen_ms = string.match(served or '', '^(%d+) (%d+) (%d+)$')
   local has_begun = of == since
   if not has_begun then gone_ms, seen_ms = 0, now_ms end

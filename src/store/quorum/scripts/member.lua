@@ -12,7 +12,8 @@
 -- The record is one hash, so that nothing of it is lost alone:
 --   run                   names the process, and what it last followed: whatever else a server loads is another's, or old. It is
 --                         `evicted` where that process has evicted keys
---   evicted               how many they were when gateways looked last. A version that does not know the field leaves it as it is
+--   evicted               `<run> <count>`: how many that process had evicted when gateways looked last. A version that does not know the
+--                         field leaves it as it is
 --   epoch, members        what the gateway must know
 --   since                 ms at which the quarantine began, 0 for none
 --   served                `<since> <ms> <ms>`: how much of that quarantine gateways have seen go by, and when they looked last

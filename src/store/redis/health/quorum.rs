@@ -212,7 +212,7 @@ pub(crate) async fn membership(
 ) -> RedisResult<PartOfQuorum> {
     type Text = Option<String>;
     type Number = Option<u64>;
-    type Record = (Text, Number, Number, Number, Text, Text, Text, Text, Number, Text);
+    type Record = (Text, Number, Number, Number, Text, Text, Text, Text, Text, Text);
     let record = redis::cmd("HMGET")
         .arg(preflight.keys().record())
         .arg(&[
@@ -236,7 +236,8 @@ pub(crate) async fn membership(
         return Ok(PartOfQuorum { text: "not part of one yet".to_owned(), list: KnownList::default() });
     };
     let (now_seconds, _): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
-    let by_clock_ms = since_ms.saturating_add(longest_ms).saturating_sub(now_seconds * 1_000);
+    let now_ms = now_seconds * 1_000;
+    let by_clock_ms = since_ms.min(now_ms).saturating_add(longest_ms).saturating_sub(now_ms);
     // What gateways have seen go by of this quarantine, as in look.lua.
     let served = served.as_deref().and_then(|served| served.strip_prefix(&format!("{since_ms} ")));
     let served_ms: u64 = served.and_then(|served| served.split(' ').next()?.parse().ok()).unwrap_or_default();
@@ -248,8 +249,9 @@ pub(crate) async fn membership(
     let is_in_quarantine = since_ms != 0;
     // As in look.lua.
     let count = profile.evicted_keys;
+    let run = profile.identity.incarnation();
     let has_evicted = count != 0
-        && evicted.is_some_and(|known| known != count)
+        && evicted != Some(format!("{run} {count}"))
         && !is_in_quarantine
         && !preflight.accepted.contains(&Risk::Eviction);
     let (text, kind) = if known > list.epoch {
@@ -263,7 +265,7 @@ pub(crate) async fn membership(
              or give yours a --redlock-epoch of its own"
         );
         (text, RecordKind::Differs)
-    } else if has_evicted || recorded != profile.identity.incarnation() {
+    } else if has_evicted || recorded != run {
         let text =
             "restarted, made to follow another server, or has evicted keys, since a gateway has met it";
         (text.to_owned(), RecordKind::Forgot)
