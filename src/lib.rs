@@ -86,7 +86,7 @@
 //! | `store/redis/once`, `store/redis/once/record`, `store/redis/once/aside` | what is asked about records; a record as scripts reply it; long results, past the scripts | |
 //! | `store/redis/fast_path`, `store/redis/fast_path/operations`, `store/redis/fast_path/slots`, `store/redis/fast_path/records`, `store/redis/fast_path/recent` | what most acquires and releases come to, by small scripts; what one of them asks of a script; the same of slots, and of begins and results; locks to which this does not apply for a while | |
 //! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree | |
-//! | `store/quorum/membership`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and what becomes of those that may have forgotten | |
+//! | `store/quorum/membership`, `store/quorum/membership/ids`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and whose they are; what becomes of those that may have forgotten | |
 //! | `store/quorum/proposal`, `store/quorum/tally`, `store/quorum/lease`, `store/quorum/ending`, `store/quorum/poll`, `store/quorum/reports` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them, and what they report of locks | |
 //! | `store/quorum/member`, `store/quorum/member/fast_path` | what one server is asked, and what small scripts do for all requests that are ready for it | |
 //! | `store/quorum/turn`, `store/quorum/waiters` | whose turn it is to try, among the waiters of this gateway | |

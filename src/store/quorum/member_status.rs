@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use crate::clock::whole_ms;
+use crate::store::redis::health::identity::part_of_id;
 use crate::store::redis::health::quorum::{KnownList, RecordKind, UNLIKE_IDS, Whose};
 use crate::store::redis::scripts::ScriptReply;
 
@@ -95,21 +96,22 @@ impl MemberStatus {
 
     /// Compares its id with that of the gateway's quorum.
     pub(super) fn recognize(&mut self, whose: &Whose) {
-        self.is_ours = self.may_be_of(whose);
-    }
-
-    /// Whether nothing speaks against its being one of these.
-    pub(super) fn may_be_of(&self, whose: &Whose) -> bool {
-        whose.has(&self.quorum)
+        self.is_ours = whose.has(&self.quorum);
     }
 
     pub(super) fn is_ours(&self) -> bool {
         self.is_ours
     }
 
-    /// Its part in the id that is made of all servers: its process, and since when it is there.
-    pub(super) fn part_of_id(&self) -> String {
-        format!("{:.12}/{}", self.run, self.since_ms.max(self.born_ms))
+    fn part_of_id(&self) -> String {
+        part_of_id(&self.run, self.since_ms, self.born_ms)
+    }
+
+    /// The id that is made of these servers.
+    pub(super) fn id_of(servers: &[&Self]) -> String {
+        let mut parts: Vec<_> = servers.iter().map(|status| status.part_of_id()).collect();
+        parts.sort_unstable();
+        parts.join(" ")
     }
 
     /// Whether it has no id of a quorum yet.
@@ -132,6 +134,7 @@ impl MemberStatus {
             is_settled: self.is_settled,
             members: self.members.clone(),
             quorum: self.quorum.clone(),
+            part: self.part_of_id(),
         }
     }
 

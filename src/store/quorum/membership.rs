@@ -25,6 +25,8 @@ use crate::store::redis::health::quorum::{RecordKind, ServerList};
 use crate::store::redis::pubsub::peer_bus::PeerRoutes;
 use crate::telemetry::metrics::MemberState;
 
+mod ids;
+
 /// How often a gateway looks at each server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_OFTEN: Duration = Duration::from_millis(200);
@@ -321,25 +323,13 @@ impl Membership {
         Some(link.session)
     }
 
-    /// Lets a process count as this server; `false` if it counts as another.
-    fn claim(&self, run: &str, index: usize) -> bool {
-        let mut runs = self.runs.lock();
-        // A server that was started anew is another process.
-        runs.retain(|known, holder| *holder != index || known == run);
-        *runs.entry(run.to_owned()).or_insert(index) == index
-    }
-
-    fn twin_of(&self, run: &str) -> String {
-        let runs = self.runs.lock();
-        let name = runs.get(run).map_or("another", |index| &self.members[*index].name);
-        format!("it is the same server as {name}: name each server once")
-    }
-
     /// Tells the log what has become of a server, and how far it is behind, if it was not told so before.
     fn say(&self, index: usize, now: &Result<MemberStatus, String>, lag: Option<Duration>) {
-        let is_first_start = self.list.epoch == 1 && !self.has_been.load(Ordering::Relaxed);
+        let has_been = self.has_been.load(Ordering::Relaxed);
         let standing = match now {
-            Ok(status) if is_first_start && status.is_starting() => Standing::New,
+            // Whose it is shows once most have been looked at.
+            Ok(status) if !has_been && !status.is_ours() => return,
+            Ok(status) if !has_been && self.list.epoch == 1 && status.is_starting() => Standing::New,
             Ok(status) => Standing::Seen {
                 kind: status.kind,
                 is_in_quarantine: status.is_in_quarantine(),

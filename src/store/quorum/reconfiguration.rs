@@ -13,7 +13,7 @@ use super::member_status::MemberStatus;
 use super::membership::Membership;
 use super::scripts;
 use crate::clock::whole_ms;
-use crate::store::redis::health::quorum::{RecordKind, Whose, is_in, learners};
+use crate::store::redis::health::quorum::{RecordKind, UNLIKE_IDS, Whose, is_in, learners};
 
 /// How long a server is seen without its record before it goes into quarantine, where no quorum is known: at the first start
 /// another gateway may be about to write it.
@@ -44,11 +44,16 @@ impl Membership {
     pub(super) async fn decide(&self) {
         let stale = || "the gateway has not looked at it for too long".to_owned();
         let fresh = |status: Result<MemberStatus, String>| {
-            status.and_then(|status| {
-                (status.is_fresh() && status.is_ours()).then_some(status).ok_or_else(stale)
-            })
+            status.and_then(|status| status.is_fresh().then_some(status).ok_or_else(stale))
         };
-        let statuses: Vec<_> = self.members.iter().map(|member| fresh(member.status())).collect();
+        let seen: Vec<_> = self.members.iter().map(|member| fresh(member.status())).collect();
+        if seen.iter().flatten().any(|status| status.is_born) {
+            self.has_been.store(true, Ordering::Relaxed);
+        }
+        let is_ours = |status: Result<MemberStatus, String>| {
+            status.and_then(|status| status.is_ours().then_some(status).ok_or_else(|| UNLIKE_IDS.to_owned()))
+        };
+        let statuses: Vec<_> = seen.iter().cloned().map(is_ours).collect();
         let later = statuses.iter().flatten().filter(|status| status.kind == RecordKind::Later);
         self.later.lock().extend(later.map(|status| (status.members.clone(), status.epoch)));
         if self.most_count() {
@@ -57,7 +62,7 @@ impl Membership {
         if self.standstill().is_some() || self.found(&statuses).await {
             return;
         }
-        self.name(&statuses).await;
+        self.name(&seen, &statuses).await;
         let hindrance = self.store_list(&statuses).await;
         *self.hindrance.lock() = hindrance;
         let counts = |index: &usize| statuses[*index].as_ref().is_ok_and(MemberStatus::counts);
@@ -84,7 +89,7 @@ impl Membership {
             let is_over =
                 status.is_in_quarantine() && status.quarantine_left(whole_ms(self.longest())).is_zero();
             if status.kind == RecordKind::Current && is_over {
-                self.restore(index, status, &good, &statuses).await;
+                self.restore(index, status, &good, &seen).await;
             }
         }
     }
@@ -114,52 +119,14 @@ impl Membership {
             .map_err(|reason| self.standstill().filter(|_| status.is_kept_out()).unwrap_or(reason))
     }
 
-    /// Compares the id of a server that was just looked at with that of the quorum.
-    pub(super) fn recognized(&self, index: usize, mut seen: MemberStatus) -> MemberStatus {
-        let others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
-        let others = others.filter_map(|(_, member)| member.status().ok());
-        let whose = self.whose(&mut self.quorum_id.lock(), others.chain([seen.clone()]));
-        seen.recognize(&whose);
-        seen
-    }
-
-    /// Compares those of all: what one server says is of weight for the others.
-    pub(super) fn recognize_all(&self) {
-        let mut quorum_id = self.quorum_id.lock();
-        let whose = self.whose(&mut quorum_id, self.members.iter().filter_map(|member| member.status().ok()));
-        self.members.iter().for_each(|member| member.recognize(&whose));
-    }
-
-    /// Whose these servers are, by their ids. What most of them say is `learned`, and stays for as long as any says it: most addresses may
-    /// lead elsewhere for a while.
-    fn whose(&self, learned: &mut Option<String>, seen: impl Iterator<Item = MemberStatus>) -> Whose {
-        let known: Vec<_> = seen.map(|status| status.known_list()).collect();
-        match learned.clone().filter(|id| known.iter().any(|server| server.quorum == *id)) {
-            Some(id) => Whose::Of(id),
-            None => {
-                let whose = Whose::of(&known, self.quorum());
-                if let Whose::Of(id) = &whose {
-                    *learned = Some(id.clone());
-                }
-                whose
-            }
-        }
-    }
-
-    /// The id that is made of all servers: of their processes, and since when each is there. All gateways make the same.
-    fn made_id<'a>(&self, seen: impl Iterator<Item = &'a MemberStatus>) -> Option<String> {
-        let mut parts: Vec<_> = seen.map(MemberStatus::part_of_id).collect();
-        parts.sort_unstable();
-        (parts.len() == self.members.len()).then(|| parts.join(" "))
-    }
-
-    /// Gives those that have none the id of the quorum, in quarantine too; or the first one, once all count without one.
-    async fn name(&self, statuses: &Statuses) {
-        let counting = || statuses.iter().flatten().filter(|status| status.counts());
+    /// Gives those that have none the id of the quorum, in quarantine too; or the first one.
+    async fn name(&self, seen: &Statuses, statuses: &Statuses) {
         let known = self.whose(&mut self.quorum_id.lock(), statuses.iter().flatten().cloned());
-        let made = self.made_id(counting()).map(Whose::Of);
-        let made = made.filter(|made| counting().all(|status| status.may_be_of(made)));
-        let ((Whose::Of(id), _) | (_, Some(Whose::Of(id)))) = (known, made) else { return };
+        let id = match known {
+            Whose::Of(id) => Some(id),
+            Whose::Unknown => self.first_id(seen),
+        };
+        let Some(id) = id else { return };
         for (index, status) in statuses.iter().enumerate() {
             if let Ok(status) = status
                 && status.kind == RecordKind::Current
@@ -168,6 +135,16 @@ impl Membership {
                 self.change(index, status, Change::Name { id: &id }).await;
             }
         }
+    }
+
+    /// The id that those make who have none, where all servers were just seen, and most have none and count. All gateways make the same.
+    /// What ids the others have does not matter: they count for nothing.
+    fn first_id(&self, seen: &Statuses) -> Option<String> {
+        let unnamed: Vec<_> = seen.iter().flatten().filter(|status| status.is_unnamed()).collect();
+        let is_due = seen.iter().all(Result::is_ok)
+            && unnamed.len() >= self.quorum()
+            && unnamed.iter().all(|status| status.counts());
+        is_due.then(|| MemberStatus::id_of(&unnamed))
     }
 
     /// Whether a server is another quorum's by its list. If that came from ours by several changes, most of our servers have
@@ -206,9 +183,6 @@ impl Membership {
     /// Starts a quorum of servers that have never been part of one. It takes two steps, so that a server that forgets
     /// in between is noticed: it has no quarantine that could be ended.
     async fn found(&self, statuses: &Statuses) -> bool {
-        if statuses.iter().flatten().any(|status| status.is_born) {
-            self.has_been.store(true, Ordering::Relaxed);
-        }
         // If all of them forget at once, leases that were granted before may still last; and so may those that were granted
         // by a list before.
         if self.list.epoch > 1 || self.has_been.load(Ordering::Relaxed) {
@@ -219,7 +193,8 @@ impl Membership {
         if statuses.iter().flatten().filter(is_new).count() < self.members.len() {
             return false;
         }
-        let id = self.made_id(statuses.iter().flatten().filter(|status| joined(status)));
+        let joined: Vec<_> = statuses.iter().flatten().filter(|status| joined(status)).collect();
+        let id = (joined.len() == self.members.len()).then(|| MemberStatus::id_of(&joined));
         if id.is_some() {
             tracing::info!("all servers are new: the quorum starts");
         }
@@ -278,18 +253,23 @@ impl Membership {
     }
 
     /// Ends the quarantine of a server.
-    async fn restore(&self, index: usize, status: &MemberStatus, good: &[usize], statuses: &Statuses) {
-        // Others may remember more than can be read now: those that are silent, and those that go by another list.
-        let may_remember =
-            |status: &&Result<MemberStatus, String>| !status.as_ref().is_ok_and(MemberStatus::has_forgotten);
+    async fn restore(&self, index: usize, status: &MemberStatus, good: &[usize], seen: &Statuses) {
+        // Others may remember more than can be read now: those that are silent, and those that go by another list. Where most have no
+        // id, those that have one remember what counts for nothing.
+        let unnamed = seen.iter().flatten().filter(|status| status.is_unnamed()).count();
+        let have_most_none = unnamed >= self.quorum();
+        let has_no_say =
+            |status: &MemberStatus| status.has_forgotten() || have_most_none && !status.is_ours();
+        let may_remember = |status: &&Result<MemberStatus, String>| !status.as_ref().is_ok_and(has_no_say);
         let is_majority = good.len() >= self.quorum();
-        if !is_majority && statuses.iter().filter(may_remember).count() >= self.quorum() {
+        if !is_majority && seen.iter().filter(may_remember).count() >= self.quorum() {
             return;
         }
         let high = if is_majority {
             self.highest(good, None).await
         } else {
-            let all: Vec<_> = (0..self.members.len()).filter(|other| statuses[*other].is_ok()).collect();
+            let is_ours = |other: &usize| seen[*other].as_ref().is_ok_and(MemberStatus::is_ours);
+            let all: Vec<_> = (0..self.members.len()).filter(is_ours).collect();
             self.highest(&all, Some(index)).await
         };
         let Some(high) = high else { return };

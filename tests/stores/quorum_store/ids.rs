@@ -44,17 +44,20 @@ async fn gateways_that_start_together_give_all_servers_one_id_and_one_that_forgo
     for node in &quorum.nodes {
         counts_at_once(node).await;
     }
-    let later = common_id(&quorum).await;
-    for gateway in [&first, &second, &ready(fresh).await] {
+    common_id(&quorum).await;
+    let fresh = ready(fresh).await;
+    for gateway in [&first, &second, &fresh] {
         for node in &quorum.nodes {
             shows(gateway, node, "counts").await;
         }
     }
-    // Those of a version that gave none get one too.
+    // Those of a version that gave none get one too. Gateways that go on may know either of the former ones.
+    drop((first, second, fresh));
     for node in &quorum.nodes {
         let _: u64 = node.command(&["HDEL", RECORD, "quorum"]).await;
     }
-    assert_eq!(common_id(&quorum).await, later);
+    let _both = tokio::join!(quorum.gateway(&BRIEF), quorum.gateway(&BRIEF));
+    common_id(&quorum).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,4 +106,105 @@ async fn a_gateway_that_starts_believes_no_server_before_it_knows_whose_most_of_
     // With the third, most of them say it.
     quorum.nodes[0].signal("CONT");
     ready(late).await;
+}
+
+/// The gateways that knew its id have gone with the others' data.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_whose_id_most_have_lost_have_no_vote_and_the_others_make_one_of_their_own() {
+    let quorum = Quorum::start(5).await;
+    let founder = ready(quorum.gateway(&BRIEF).await).await;
+    let former = common_id(&quorum).await;
+    drop(founder);
+    let (lost, kept) = quorum.nodes.split_at(3);
+    for node in lost {
+        let _: () = node.command(&["FLUSHALL"]).await;
+    }
+    let gateway = quorum.gateway(&BRIEF).await;
+    // Not all at the same moment.
+    for node in lost {
+        counts_at_once(node).await;
+    }
+    eventually("they have one id", async || {
+        let first = id(&lost[0]).await;
+        first.is_some() && first == id(&lost[1]).await && first == id(&lost[2]).await
+    })
+    .await;
+    assert_ne!(id(&lost[0]).await.as_deref(), Some(&*former));
+    let gateway = ready(gateway).await;
+    for node in kept {
+        shows(&gateway, node, "unusable").await;
+    }
+    let check = run(&["check", "--store", &quorum.url()]);
+    let page = String::from_utf8(check.stdout).unwrap();
+    assert!(
+        check.status.code() == Some(0) && page.contains("it belongs to another quorum, or others"),
+        "{page}"
+    );
+    // They counted for nothing: so they may be emptied.
+    for node in kept {
+        let _: () = node.command(&["FLUSHALL"]).await;
+        counts_at_once(node).await;
+        shows(&gateway, node, "counts").await;
+    }
+    assert_ne!(common_id(&quorum).await, former);
+}
+
+/// Locks may be held of which the first two know nothing any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_forgot_beside_one_without_a_vote_are_not_new_when_that_one_is_emptied() {
+    let quorum = Quorum::start(3).await;
+    let founder = ready(quorum.gateway(&BRIEF).await).await;
+    common_id(&quorum).await;
+    drop(founder);
+    for node in &quorum.nodes[..2] {
+        let _: () = node.command(&["FLUSHALL"]).await;
+    }
+    let second = quorum.gateway(&BRIEF).await;
+    for node in &quorum.nodes[..2] {
+        shows(&second, node, "quarantine").await;
+    }
+    drop(second);
+    let _: () = quorum.nodes[2].command(&["FLUSHALL"]).await;
+    let third = quorum.gateway(&BRIEF).await;
+    shows(&third, &quorum.nodes[2], "quarantine").await;
+    let client = Client::new(third.address);
+    client.put("/locks/k?ttl=4s").send().await.expect_problem(503, "store-unavailable");
+    for node in &quorum.nodes {
+        let since: u64 = node.command(&["HGET", RECORD, "since"]).await;
+        assert!(since > 0, "it is taken for new");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_reached_one_server_before_its_gateway_crashed_is_given_to_the_others() {
+    let quorum = Quorum::start(3).await;
+    let founder = ready(quorum.gateway(&BRIEF).await).await;
+    let known = common_id(&quorum).await;
+    drop(founder);
+    let is_being_founded = "local born = redis.call('HGET', KEYS[1], 'born')
+        redis.call('HSET', KEYS[1], 'since', born, 'settled', '0')
+        redis.call('HDEL', KEYS[1], 'born', 'quorum')";
+    for node in &quorum.nodes[1..] {
+        let _: () = node.command(&["EVAL", is_being_founded, "1", RECORD]).await;
+    }
+    let next = quorum.gateway(&BRIEF).await;
+    assert_eq!(common_id(&quorum).await, known);
+    for node in &quorum.nodes {
+        counts_at_once(node).await;
+        shows(&next, node, "counts").await;
+    }
+    drop(ready(next).await);
+    // Also where they all counted without one.
+    for node in &quorum.nodes {
+        let _: u64 = node.command(&["HDEL", RECORD, "quorum"]).await;
+    }
+    let first = ready(quorum.gateway(&BRIEF).await).await;
+    let made = common_id(&quorum).await;
+    drop(first);
+    for node in &quorum.nodes[..2] {
+        let _: u64 = node.command(&["HDEL", RECORD, "quorum"]).await;
+    }
+    let next = ready(quorum.gateway(&BRIEF).await).await;
+    assert_eq!(common_id(&quorum).await, made);
+    shows(&next, &quorum.nodes[2], "counts").await;
 }

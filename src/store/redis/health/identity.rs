@@ -76,3 +76,8 @@ pub(crate) fn is_cluster_up(info: &str) -> bool {
 pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
+
+/// The part of a server in an id: its process, and since when that is there.
+pub(crate) fn part_of_id(run: &str, since_ms: u64, born_ms: u64) -> String {
+    format!("{run:.12}/{}", since_ms.max(born_ms))
+}

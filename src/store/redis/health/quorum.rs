@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
+use super::identity::part_of_id;
 use super::preflight::Preflight;
 use super::profile::Profile;
 use crate::store::diagnostics::{Block, Diagnostics};
@@ -19,8 +20,8 @@ pub(crate) const KEEPS_NO_RECORDS: &str =
     "a quorum keeps no records: use one Redis, Sentinel, a Cluster or a file for them";
 
 /// Why a server does not count whose id is not the quorum's.
-pub(crate) const UNLIKE_IDS: &str =
-    "it belongs to another quorum, or others of these servers do: it has not the id that most of them have";
+pub(crate) const UNLIKE_IDS: &str = "it belongs to another quorum, or others of these servers do, are away, or have lost their data: most of \
+     them have not its id";
 
 /// How far the clocks of the servers may be apart before that is worth a word: numbers may be so far ahead of a clock, and
 /// no further.
@@ -79,9 +80,16 @@ pub(crate) struct KnownList {
     pub(crate) members: String,
     /// The id of its quorum; empty if it has none yet.
     pub(crate) quorum: String,
+    /// Its own part in an id that is made of several.
+    pub(crate) part: String,
 }
 
 impl KnownList {
+    /// Whether it says that its quorum has this id, or is about to get it, since the id was made of its part as well.
+    fn supports(&self, id: &str) -> bool {
+        if self.quorum.is_empty() { is_in(id, &self.part) } else { self.quorum == id }
+    }
+
     fn is(&self, kind: RecordKind) -> bool {
         self.kind == kind && !self.is_in_quarantine
     }
@@ -91,19 +99,17 @@ impl KnownList {
 pub(crate) enum Whose {
     /// Of the quorum with this id.
     Of(String),
-    /// Some are of one quorum, some of another, and most are of none.
-    Unlike,
-    /// Nothing speaks against any.
-    Open,
+    /// Most have none, or not the same: what has one may be of another quorum.
+    Unknown,
 }
 
 impl Whose {
     pub(crate) fn of(servers: &[KnownList], needed: usize) -> Self {
-        match (agreed(servers, needed), ids(servers).count()) {
-            (Some(id), _) => Self::Of(id.to_owned()),
-            (None, 0 | 1) => Self::Open,
-            (None, _) => Self::Unlike,
-        }
+        let ids: BTreeSet<_> =
+            servers.iter().map(|known| &known.quorum).filter(|id| !id.is_empty()).collect();
+        let support = |id: &str| servers.iter().filter(|known| known.supports(id)).count();
+        let id = ids.into_iter().find(|id| support(id) >= needed);
+        id.map_or(Self::Unknown, |id| Self::Of(id.clone()))
     }
 
     /// Whether a server with this id, or with none yet, is one of theirs.
@@ -111,24 +117,12 @@ impl Whose {
         match self {
             _ if id.is_empty() => true,
             Self::Of(quorum) => quorum == id,
-            Self::Unlike => false,
-            Self::Open => true,
+            Self::Unknown => false,
         }
     }
 }
 
-/// The id that most of these servers have.
-fn agreed(servers: &[KnownList], needed: usize) -> Option<&str> {
-    let votes = |id: &str| servers.iter().filter(|known| known.quorum == id).count();
-    ids(servers).find(|id| votes(id) >= needed)
-}
-
-fn ids(servers: &[KnownList]) -> impl Iterator<Item = &str> {
-    let ids = servers.iter().map(|known| known.quorum.as_str()).filter(|id| !id.is_empty());
-    ids.collect::<BTreeSet<_>>().into_iter()
-}
-
-/// Whether a server is in such a list.
+/// Whether a server is in such a list, or its part in an id.
 pub(crate) fn is_in(members: &str, server: &str) -> bool {
     members.split(' ').any(|name| name == server)
 }
@@ -153,7 +147,7 @@ pub(crate) fn learners(
     // One that was late for the change before, or left out by it, learns of this one as a stranger: what that list granted it does
     // not know.
     let epoch = kept.clone().map(|(.., known)| known.epoch).chain(have_come.clone()).max();
-    let storing: Vec<_> = kept.filter(|(.., known)| Some(known.epoch) == epoch).collect();
+    let storing: Vec<_> = kept.clone().filter(|(.., known)| Some(known.epoch) == epoch).collect();
     let have_stored = have_come.filter(|before| Some(*before) == epoch).count();
     let Some((_, former, first)) = storing.first() else { return Ok(Vec::new()) };
     if let Some((_, server, other)) = storing.iter().find(|(.., known)| known.members != first.members) {
@@ -170,7 +164,16 @@ pub(crate) fn learners(
         return Err("a new list of servers must be as long as the one before".to_owned());
     }
     if storing.len() + have_stored < servers.len() / 2 + 1 {
-        return Err("too few servers of the list before count, or too many are to be replaced".to_owned());
+        let begun = match kept.count() > storing.len() {
+            true => format!(
+                "; if the change to epoch {} was not finished, repeat it first, with its list ({})",
+                first.epoch, first.members
+            ),
+            false => String::new(),
+        };
+        return Err(format!(
+            "too few servers of the list before count, or too many are to be replaced{begun}"
+        ));
     }
     let is_settled = seen.clone().any(|(.., known)| known.epoch == list.epoch && known.is_settled);
     for (server, known) in servers.iter().filter(|(server, _)| !is_in(&first.members, server)) {
@@ -212,11 +215,12 @@ pub(crate) async fn membership(
 ) -> RedisResult<PartOfQuorum> {
     type Text = Option<String>;
     type Number = Option<u64>;
-    type Record = (Text, Number, Number, Number, Text, Text, Text, Text, Text, Text);
+    type Record = (Text, Number, Number, Number, Text, Text, Text, Text, Text, Text, Number);
     let record = redis::cmd("HMGET")
         .arg(preflight.keys().record())
         .arg(&[
-            "run", "epoch", "since", "longest", "members", "served", "before", "settled", "evicted", "quorum",
+            "run", "epoch", "since", "longest", "members", "served", "before", "settled", "evicted",
+            "quorum", "born",
         ])
         .query_async::<Record>(connection)
         .await?;
@@ -231,6 +235,7 @@ pub(crate) async fn membership(
         settled,
         evicted,
         quorum,
+        born,
     ) = record
     else {
         return Ok(PartOfQuorum { text: "not part of one yet".to_owned(), list: KnownList::default() });
@@ -288,6 +293,7 @@ pub(crate) async fn membership(
         is_settled: settled.as_deref() == Some("1"),
         members,
         quorum: quorum.unwrap_or_default(),
+        part: part_of_id(&run, since_ms, born.unwrap_or_default()),
     };
     Ok(PartOfQuorum { text, list })
 }

@@ -1,0 +1,57 @@
+//! Whose servers are: one process has one vote, and all servers of a quorum have one id.
+
+use super::super::member_status::MemberStatus;
+use super::Membership;
+use crate::store::redis::health::quorum::Whose;
+
+impl Membership {
+    /// Compares the id of a server that was just looked at with that of the quorum.
+    pub(super) fn recognized(&self, index: usize, mut seen: MemberStatus) -> MemberStatus {
+        let others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
+        let others = others.filter_map(|(_, member)| member.status().ok());
+        let whose = self.whose(&mut self.quorum_id.lock(), others.chain([seen.clone()]));
+        seen.recognize(&whose);
+        seen
+    }
+
+    /// Compares those of all: what one server says is of weight for the others.
+    pub(super) fn recognize_all(&self) {
+        let mut quorum_id = self.quorum_id.lock();
+        let whose = self.whose(&mut quorum_id, self.members.iter().filter_map(|member| member.status().ok()));
+        self.members.iter().for_each(|member| member.recognize(&whose));
+    }
+
+    /// Whose these servers are, by their ids. What most of them say is `learned`, and stays for as long as any says it: most addresses may
+    /// lead elsewhere for a while.
+    pub(in crate::store::quorum) fn whose(
+        &self,
+        learned: &mut Option<String>,
+        seen: impl Iterator<Item = MemberStatus>,
+    ) -> Whose {
+        let known: Vec<_> = seen.map(|status| status.known_list()).collect();
+        match learned.clone().filter(|id| known.iter().any(|server| server.quorum == *id)) {
+            Some(id) => Whose::Of(id),
+            None => {
+                let whose = Whose::of(&known, self.quorum());
+                if let Whose::Of(id) = &whose {
+                    *learned = Some(id.clone());
+                }
+                whose
+            }
+        }
+    }
+
+    /// Lets a process count as this server; `false` if it counts as another.
+    pub(super) fn claim(&self, run: &str, index: usize) -> bool {
+        let mut runs = self.runs.lock();
+        // A server that was started anew is another process.
+        runs.retain(|known, holder| *holder != index || known == run);
+        *runs.entry(run.to_owned()).or_insert(index) == index
+    }
+
+    pub(super) fn twin_of(&self, run: &str) -> String {
+        let runs = self.runs.lock();
+        let name = runs.get(run).map_or("another", |index| &self.members[*index].name);
+        format!("it is the same server as {name}: name each server once")
+    }
+}
