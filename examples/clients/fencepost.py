@@ -1,6 +1,6 @@
 """A Fencepost client for Python 3.10 and later. It needs no other package: copy this file into your project.
 Its calls block. In `async` code, copy `fencepost_async.py` as well, and use that."""
-import copy, http.client, json, numbers, os, re, ssl, threading, time, uuid
+import copy, http.client, json, os, re, ssl, threading, time, uuid
 from concurrent.futures import Future, TimeoutError as TooLate
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -59,7 +59,7 @@ def each(key: Keys) -> tuple[str, ...]:  # A copy, since the caller may change i
     raise Refused(f"{key!r} is no key: give a str, or a tuple or a list of them")
 def own(key: Keys) -> Keys: return each(key)[0] if isinstance(key, str) else each(key)
 def ms(name: str, time_s: Any) -> str:  # As a gateway reads it, which knows what is too long.
-    if isinstance(time_s, numbers.Real) and time_s == time_s: return f"{round(min(float(time_s), 1e9) * 1000)}ms"
+    if hasattr(time_s, "__float__") and time_s > -1e9: return f"{round(min(float(time_s), 1e9) * 1000)}ms"
     raise Refused(f"{name} is {time_s!r}, which is no number of seconds")
 def now() -> float:  # This clock goes on while the machine sleeps. Windows has only the last one: there it does, too.
     clock: int = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))

@@ -93,23 +93,25 @@ class AsyncFencepost:
         finally:
             try:
                 with suppress(unsaid): await self.release(lease)  # From its beginning on, `lost` is set.
-            finally: keeping.cancel()
+            finally: keeping()
 
-    def _keeps(self, lease: AsyncLease, ttl_s: float) -> asyncio.Task[None]:
-        """A shutdown cancels all tasks, also this one: it renews until the holder has ended, which may still work."""
-        holder: Any = asyncio.current_task()
+    def _keeps(self, lease: AsyncLease, ttl_s: float) -> Callable[[], Any]:
+        """Returns what ends it. A shutdown cancels all tasks: the next task then renews on while the holder works on."""
+        holder, keeping = asyncio.current_task(), []
         async def keep() -> None:
-            is_canceled = False
-            while not lease.lost.is_set() and not (is_canceled and holder.done()):
-                try:
-                    await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
-                    lease.check(); await self.renew(lease, ttl_s)
-                except asyncio.CancelledError: is_canceled = True
+            while not lease.lost.is_set():
+                await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
+                try: lease.check(); await self.renew(lease, ttl_s)
                 except Exception as error:  # Also if there is no thread left to ask with.
                     if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
-        keeping = asyncio.create_task(keep())
-        keeping.add_done_callback(lambda _: lease.lost.set())  # Also if it is canceled before it begins.
-        return keeping
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled() and not lease.lost.is_set() and holder and not holder.done(): begin()
+            else: lease.lost.set()
+        def begin() -> None:
+            keeping[:] = [asyncio.create_task(keep())]
+            keeping[0].add_done_callback(ended)
+        begin()
+        return lambda: keeping[0].cancel()
 
     async def once(self, key: str, work: Callable[[AsyncPlace], Awaitable[Result | bytes | str]], ttl_s: float = 30,
                    wait_s: float = 0, keep_s: float = 86400, owner: str = "", fingerprint: str = "",
@@ -133,4 +135,4 @@ class AsyncFencepost:
             raise
         finally:
             place.lost.set()
-            keeping.cancel()
+            keeping()

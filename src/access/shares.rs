@@ -126,9 +126,12 @@ impl Uses {
 
     /// The tickets that a token may have left, for a request that does not wait.
     pub(super) fn left(self: &Arc<Self>, any_of: impl FnOnce() -> Vec<WaitingToken>) -> Option<WaitPermit> {
-        if self.tickets.lock().kept.is_empty() {
+        let mut tickets = self.tickets.lock();
+        tickets.forget_ended(Instant::now());
+        if tickets.kept.is_empty() {
             return None;
         }
+        drop(tickets);
         let (any_of, ttl, left) = (any_of(), Duration::ZERO, Arc::default());
         Some(WaitPermit {
             permit: Permit::UNCOUNTED,

@@ -227,16 +227,20 @@ asyncio.run(main())
 const ABANDONED: &str = r#"
 import asyncio
 from fencepost_async import AsyncFencepost
-async def early():
-    async with AsyncFencepost().hold("early") as lease:
-        for task in asyncio.all_tasks() - {asyncio.current_task()}: task.cancel()
-        await lease.lost.wait()
-        return "lost"
+async def itself():
+    async with AsyncFencepost().hold("itself", ttl_s=2) as lease:
+        for after_s in 0, 0.5:
+            await asyncio.sleep(after_s)
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks: task.cancel()
+            await asyncio.wait(tasks)
+        await asyncio.sleep(3)
+        lease.check()
+        return lease.lost.is_set()
 async def left():
     block = AsyncFencepost().hold("left")
     return block, await block.__aenter__()
-try: asyncio.run(early())
-except Exception as error: print(type(error).__name__)
+print(asyncio.run(itself()))
 block, lease = asyncio.run(left())
 print(lease.lost.is_set())
 "#;
@@ -248,11 +252,11 @@ async fn in_async_python_work_that_goes_on_after_all_tasks_are_canceled_keeps_it
     Client::new(gateway.address).get("/locks/held").send().await.expect_problem(404, "not-held");
 }
 
-/// One that is canceled before it has begun cannot go on, and one whose block is never left must not keep a loop alive.
+/// A holder may also wait for all that it canceled; and a block that is never left must not keep a loop alive.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_async_python_a_renewal_that_ends_with_its_loop_says_so() {
+async fn in_async_python_a_renewal_that_is_canceled_ends_at_once_and_another_goes_on_while_its_holder_does() {
     let gateway = gateway().await;
-    assert_eq!(said(ABANDONED, "py", &url(&gateway)).await, "Lost True");
+    assert_eq!(said(ABANDONED, "py", &url(&gateway)).await, "False True");
 }
 
 /// It speaks to the gateway by itself, and loses the answer.
