@@ -437,6 +437,62 @@ async fn a_silent_redis_leaves_no_more_in_doubt_than_are_under_way() {
     assert!((1..=MOST_UNDER_WAY).contains(&in_doubt), "{in_doubt} in doubt, {in_none} in none");
 }
 
+/// What waits behind a thousand commands was sent nowhere: it does not wait for the end of those, on a server that may be another by
+/// then.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_behind_others_go_on_over_the_next_link_once_theirs_is_left() {
+    const MOST_UNDER_WAY: usize = 1_024;
+    const PER_CONNECTION: usize = 100;
+    const ALL: usize = 11 * PER_CONNECTION;
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let gateway = Gateway::start(&["--store", &proxy.redis_url(), "--store-timeout", "20s"]).await;
+    Client::new(gateway.address).put("/locks/warm").send().await.expect(201);
+    let mut silence = proxy.expect("lock:many-", Fate::LoseAnswers);
+    let mut requests = JoinSet::new();
+    for connection in 0..ALL / PER_CONNECTION {
+        let client = Client::h2c(gateway.address);
+        for number in 0..PER_CONNECTION {
+            let put = client.put(&format!("/locks/many-{connection}-{number}?ttl=1m"));
+            requests.spawn(async move { put.send().await.status });
+        }
+    }
+    silence.reaches(Progress::Answered).await;
+    let taken = async || redis.locks().await.keys().filter(|key| key.contains("many-")).count();
+    eventually("as many are under way as may be", async || taken().await == MOST_UNDER_WAY).await;
+    // The connection on which the gateway hears, and with it the link. No command has failed.
+    let killed: u32 = redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    assert_eq!(killed, 1);
+    for number in MOST_UNDER_WAY..ALL {
+        let status = requests.join_next().await.unwrap().unwrap();
+        assert_eq!(status, 201, "of number {number}");
+    }
+    assert_eq!(taken().await, ALL);
+}
+
+/// A balancer may hang between, or the server on one command: nothing is closed, and all is acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_call_that_is_never_answered_keeps_no_connection_of_a_broken_link_open() {
+    let redis = RedisServer::start().await;
+    let proxy = Proxy::start(redis.port(), Framing::Resp).await;
+    let gateway = Gateway::start(&["--store", &proxy.redis_url(), "--store-timeout", "1s"]).await;
+    let client = Client::new(gateway.address);
+    client.put("/locks/warm").send().await.expect(201);
+    for round in 0..4 {
+        let hanging = proxy.expect(&format!("lock:hanging-{round}"), Fate::LoseAnswers);
+        client.put(&format!("/locks/hanging-{round}?ttl=1s")).send().await;
+        assert_eq!(hanging.progress(), Progress::Answered);
+        eventually("the next link is there", async || client.get("/readyz").send().await.status == 200).await;
+    }
+    client.put("/locks/after").send().await.expect(201);
+    eventually("there are the connections of one link", async || {
+        let clients: String = redis.command(&["CLIENT", "LIST"]).await;
+        // That for commands, that for what is told unasked, and that which knocks; and this test's own.
+        clients.lines().filter(|line| !line.contains(" cmd=client|list ")).count() == 3
+    })
+    .await;
+}
+
 /// As behind a proxy that loses its server.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_are_closed_at_once_are_told_a_few_times_and_made_again_after_a_pause() {

@@ -114,8 +114,21 @@ impl<P: BatchedOperation> Batcher<P> {
 
 async fn send_at_once<P: BatchedOperation>(link: Arc<Link>, mut waiting: Vec<Waiting<P>>) {
     waiting.sort_by_key(|waiting| !waiting.operation.stands_first());
-    let operations: Vec<&P> = waiting.iter().map(|waiting| &*waiting.operation).collect();
-    let replies = match call(&link, &operations, false).await {
+    let parts = waiting.iter_mut().map(|waiting| (&*waiting.operation, &mut waiting.reply));
+    let (operations, callers): (Vec<&P>, Vec<_>) = parts.unzip();
+    let is_abandoned = async {
+        for caller in callers {
+            caller.closed().await;
+        }
+        link.is_reported().await;
+    };
+    let reply = tokio::select! {
+        biased;
+        reply = call(&link, &operations, false) => reply,
+        // An answer that never comes must not keep the connections of a broken link open.
+        () = is_abandoned => return,
+    };
+    let replies = match reply {
         Ok(reply) if operations.len() == 1 => vec![Ok(reply)],
         Ok(Value::Array(replies)) if replies.len() == operations.len() => {
             replies.into_iter().map(Ok).collect()

@@ -5,13 +5,14 @@
 //! identity and starts its run of numbers. Only then requests may use the connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::door::Door;
 use super::replicas::Replicas;
@@ -49,12 +50,10 @@ pub(crate) struct Link {
     pub(crate) listener: Listener,
     /// Whether the server takes new connections.
     pub(crate) door: Door,
-    /// Closed where the link is broken.
+    /// Closed where the link is broken. From that moment no request gets it any more.
     permits: Arc<Semaphore>,
-    /// Set by the first request that found the connection broken. From that moment no request gets it any more.
-    is_broken: AtomicBool,
-    /// Tells the supervisor.
-    broken: Notify,
+    /// Tells the supervisor, and those who still wait for an answer.
+    broken: CancellationToken,
 }
 
 impl Link {
@@ -70,21 +69,8 @@ impl Link {
     ) -> Self {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let permits = Arc::new(Semaphore::new(MOST_UNDER_WAY));
-        let (is_broken, broken) = (AtomicBool::new(false), Notify::new());
-        Self {
-            connection,
-            incarnation,
-            run,
-            session,
-            gate,
-            room,
-            replicas,
-            listener,
-            door,
-            permits,
-            is_broken,
-            broken,
-        }
+        let broken = CancellationToken::new();
+        Self { connection, incarnation, run, session, gate, room, replicas, listener, door, permits, broken }
     }
 
     /// A permit for a command among those under way, to be given up with the answer; `None` where the link is broken by then.
@@ -118,19 +104,18 @@ impl Link {
         Err(failure)
     }
 
-    /// Says that this connection must not be used again: a reply timed out on it, or it failed.
+    /// Says that this connection must not be used again: a reply timed out on it, it failed, or its supervisor has left it.
     pub(crate) fn report_broken(&self) {
-        self.is_broken.store(true, Ordering::Release);
         self.permits.close();
-        self.broken.notify_one();
+        self.broken.cancel();
     }
 
-    /// Returns as soon as a request has reported it broken.
+    /// Returns as soon as it has been reported broken.
     pub(crate) async fn is_reported(&self) {
-        self.broken.notified().await;
+        self.broken.cancelled().await;
     }
 
     pub(crate) fn is_usable(&self) -> bool {
-        !self.is_broken.load(Ordering::Acquire)
+        !self.permits.is_closed()
     }
 }

@@ -62,7 +62,9 @@ impl LinkSupervisor {
         let stopped = stop.clone();
         tokio::spawn(async move {
             stopped.run_until_cancelled(task.run()).await;
-            sender.send_replace(LinkState::Down("the store is closed".into()));
+            if let LinkState::Up(link) = sender.send_replace(LinkState::Down("the store is closed".into())) {
+                link.report_broken();
+            }
         });
         Self { state, stop }
     }
@@ -156,7 +158,6 @@ impl Task {
                         tracing::warn!(reason, "a sentinel has one vote, however often it is named");
                     }
                     self.state.send_replace(LinkState::Up(link.clone()));
-                    self.connector.hints.peer_channels.is_up(link.listener.connection.clone()).await;
                     let mut watching = pin!(self.watch(&link, primary.as_ref(), &closed));
                     let early = timeout(BRIEF, &mut watching).await.ok();
                     let is_brief = early.is_some();
@@ -173,6 +174,8 @@ impl Task {
                         told.clear();
                     }
                     self.state.send_replace(LinkState::Connecting);
+                    // Those who wait for a permit have sent nothing: they go on over the next link.
+                    link.report_broken();
                     if is_brief {
                         brief += 1;
                         if brief == MOST_TOLD {
@@ -244,6 +247,7 @@ impl Task {
                 }
             }
         };
+        let is_up = self.connector.hints.peer_channels.is_up(link.listener.connection.clone());
         // Side by side: a server that is silent toward the look must not keep a request's report from being heard.
         tokio::select! {
             () = closed.notified() => "the connection was closed",
@@ -253,8 +257,8 @@ impl Task {
             () = self.connector.is_deposed(primary, RELEARN_PERIOD) => {
                 "Sentinel has another primary, or had one in between"
             }
-            // What this finds is kept. The connection that stands is good all the same.
-            never = link.door.keep_looking() => match never {},
+            // What these find is kept. The connection that stands is good all the same.
+            ((), never) = async { tokio::join!(is_up, link.door.keep_looking()) } => match never {},
         }
     }
 }
