@@ -169,7 +169,7 @@ impl Senders {
         if number <= sender.highest {
             return has_deed && sender.late.remove(&number).is_some();
         }
-        let missed = sender.highest + 1..if has_deed { number } else { number + 1 };
+        let missed = sender.highest + 1..if has_deed { number } else { number.saturating_add(1) };
         sender.highest = number;
         if number - missed.start > MOST_LATE || sender.late.len() as u64 > MOST_LATE {
             sender.late.clear();
@@ -353,6 +353,10 @@ mod tests {
         assert!(senders.has_missed(now));
         senders.note("a", 8, 0, false, now);
         assert!(senders.has_missed(now), "it has begun anew");
+        assert!(
+            !senders.note("a", 8, u64::MAX, false, now) && senders.has_missed(now),
+            "no number is too large"
+        );
         assert!(senders.has_missed(now + HEEDED_FOR), "it is gone");
         assert!(!senders.has_missed(now + HEEDED_FOR));
     }

@@ -98,6 +98,18 @@ impl PeerChannels {
     }
 }
 
+/// Ends listening if it does not succeed, also where its caller leaves meanwhile.
+struct ListenAttempt<'a> {
+    listens: &'a AtomicBool,
+    has_succeeded: bool,
+}
+
+impl Drop for ListenAttempt<'_> {
+    fn drop(&mut self) {
+        self.listens.store(self.has_succeeded, Ordering::Release);
+    }
+}
+
 async fn subscribe(connection: &mut MultiplexedConnection, channel: &str) -> RedisResult<()> {
     redis::cmd("SUBSCRIBE").arg(channel).query_async(connection).await
 }
@@ -175,6 +187,7 @@ impl PeerBus for Publisher {
     async fn listen(&self, deadline: Instant) -> Result<(), StoreError> {
         // Connections that are made from now on are listened to as well.
         self.peer_channels.listens.store(true, Ordering::Release);
+        let mut attempt = ListenAttempt { listens: &self.peer_channels.listens, has_succeeded: false };
         let (connections, enough) = self.routes.to_listen(deadline).await;
         let (mut heard, mut trouble) = (0, "Redis does not answer".to_owned());
         // All at once: one that hangs must not take the time of the others.
@@ -192,13 +205,52 @@ impl PeerBus for Publisher {
             }
         }
         if heard >= enough {
+            attempt.has_succeeded = true;
             return Ok(());
         }
-        self.stop_listening();
         Err(StoreError::Unavailable(format!("the gateway cannot learn what other gateways do: {trouble}")))
     }
 
     fn stop_listening(&self) {
         self.peer_channels.listens.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::store::redis::address::Layout;
+
+    /// Servers that do not answer.
+    struct SilentServers;
+
+    #[async_trait]
+    impl PeerRoutes for SilentServers {
+        fn count(&self) -> usize {
+            1
+        }
+
+        fn route(&self, _: usize) -> Option<MultiplexedConnection> {
+            None
+        }
+
+        async fn to_listen(&self, _: Instant) -> (Vec<Result<MultiplexedConnection, StoreError>>, usize) {
+            pending().await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watcher_that_leaves_before_the_gateway_hears_others_leaves_it_deaf_to_them() {
+        let keys = KeySpace::new("fencepost", &Layout::Server, 0);
+        let peer_channels = PeerChannels::new(&keys, Duration::from_secs(1));
+        let publisher = Publisher::new(peer_channels.clone(), Arc::new(SilentServers));
+        let mut listening = publisher.listen(Instant::now());
+        assert!(matches!(listening.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+        assert!(peer_channels.listens.load(Ordering::Acquire));
+        drop(listening);
+        assert!(!peer_channels.listens.load(Ordering::Acquire), "it takes in what no watcher is told");
     }
 }
