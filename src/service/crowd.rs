@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::boottime;
+use crate::clock::{boottime, whole_ms};
 use crate::lock::{LeaseToken, LockKey, TokenHash};
 use crate::once::{Stored, Worker};
 use crate::store::{MeteredStore, PeerBus, StoreError};
@@ -174,6 +174,11 @@ impl Crowd {
         Self { waiters, is_looking, is_stale, look_at, pause, told, asked_at, told_at, told_at_boot }
     }
 
+    /// For how long the store has not answered anybody.
+    fn silence(&self) -> Duration {
+        self.told_at.elapsed().max(boottime().saturating_sub(self.told_at_boot))
+    }
+
     /// Who looks next: the first that may take over, or else the first.
     fn next(&self) -> Option<(&u64, &Arc<Waiter>)> {
         self.waiters.iter().find(|(_, waiter)| waiter.may_take_over).or_else(|| self.waiters.iter().next())
@@ -264,9 +269,7 @@ impl InCrowd {
     /// For how long the store has not answered anybody.
     pub(super) fn silence(&self) -> Duration {
         let registry = self.waits.registry.lock();
-        let silence =
-            |crowd: &Crowd| crowd.told_at.elapsed().max(boottime().saturating_sub(crowd.told_at_boot));
-        registry.crowds.get(&self.key).map_or(Duration::ZERO, silence)
+        registry.crowds.get(&self.key).map_or(Duration::ZERO, Crowd::silence)
     }
 
     /// What the crowd was told last, as it is now: who is or was at work, and whether its lease ran.
@@ -274,8 +277,8 @@ impl InCrowd {
         let registry = self.waits.registry.lock();
         let crowd = registry.crowds.get(&self.key).ok_or_else(|| StoreError::Unavailable(String::new()))?;
         let (mut worker, is_working) = crowd.told.clone().map_err(StoreError::Unavailable)?;
-        let elapsed_ms = u64::try_from(crowd.told_at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        worker.place.lease.left_ms = worker.place.lease.left_ms.saturating_sub(elapsed_ms);
+        let lease = &mut worker.place.lease;
+        lease.left_ms = lease.left_ms.saturating_sub(whole_ms(crowd.silence()));
         Ok((worker, is_working))
     }
 

@@ -18,6 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::task::TaskTracker;
 
 use super::roll_back::GrantOf;
+use super::time::lease_left;
 use super::{AcquireRequest, Acquisition, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Terms};
@@ -134,10 +135,10 @@ struct Known {
 }
 
 impl Known {
-    /// The lease as far as the connection may use it: at most until `most_until`.
-    fn of(lease: Lease, most_until: Duration) -> Self {
-        let ends_at = boottime() + Duration::from_millis(lease.left_ms);
-        Self { ends_at: ends_at.min(most_until), lease }
+    /// What the store has said of the lease, as far as the connection may use it: at most until `most_until`. `None` when it is over.
+    fn of(lease: Lease, sent_at: Duration, most_until: Duration) -> Option<Self> {
+        let ends_at = sent_at + Duration::from_millis(lease.left_ms.saturating_sub(1));
+        Some(Self { ends_at: ends_at.min(most_until), lease: lease_left(lease, sent_at)? })
     }
 
     /// The lease as it is now; `None` when it is over.
@@ -227,7 +228,7 @@ impl LockService {
             token,
             ttl,
             attempt,
-            known: Known::of(lease.clone(), most_until),
+            known: Known { lease: lease.clone(), ends_at: most_until.min(answered_at + left) },
             most_until,
             renews_at: Instant::now() + third_of(ttl, &lease),
             is_at_its_end: false,
@@ -294,5 +295,28 @@ impl Hold {
             self.silence.as_mut().reset(Instant::now() + self.longest_silence);
             return Poll::Ready(Some(event));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use super::*;
+    use crate::lock::{FencingToken, Note};
+
+    #[test]
+    fn a_stall_of_the_gateway_lengthens_no_lease_that_it_renews() {
+        let fencing_token = FencingToken::new(1).unwrap();
+        let lease =
+            Lease { fencing_token, left_ms: 60_000, note: Note::default(), is_released: false, slot: None };
+        let sent_at = boottime().saturating_sub(Duration::from_secs(20));
+        let known = Known::of(lease.clone(), sent_at, Duration::MAX).unwrap();
+        // However much later it was counted.
+        assert_eq!(known.ends_at, sent_at + Duration::from_millis(59_999));
+        let cut = sent_at + Duration::from_secs(30);
+        assert_eq!(Known::of(lease.clone(), sent_at, cut).unwrap().ends_at, cut);
+        let too_late = Known::of(Lease { left_ms: 20_000, ..lease }, sent_at, Duration::MAX);
+        assert!(too_late.is_none(), "it is over");
     }
 }

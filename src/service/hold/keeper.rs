@@ -127,9 +127,9 @@ impl Keeper {
         let is_longest = matches!(renewed, Ok(Renewed::MaxHoldReached(_)));
         match renewed {
             Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
-                if let Some(lease) = lease_left(lease, sent_at) {
-                    self.renews_at = Instant::now() + third_of(self.ttl, &lease);
-                    self.learn(lease, is_longest);
+                if let Some(known) = Known::of(lease, sent_at, self.most_until) {
+                    self.renews_at = Instant::now() + third_of(self.ttl, &known.lease);
+                    self.learn(known, is_longest);
                 }
                 Ok(())
             }
@@ -143,8 +143,8 @@ impl Keeper {
         }
     }
 
-    fn learn(&mut self, lease: Lease, is_longest: bool) {
-        self.known = Known::of(lease, self.most_until);
+    fn learn(&mut self, known: Known, is_longest: bool) {
+        self.known = known;
         self.is_at_its_end = is_longest || self.most_until <= self.known.ends_at + SHORTEST_PERIOD;
     }
 
@@ -172,9 +172,9 @@ impl Keeper {
                         continue;
                     }
                 };
-            let Some(lease) = lease_left(lease, sent_at) else { continue };
-            self.renews_at = asked_at + third_of(self.ttl, &lease);
-            self.learn(lease, is_at_its_end);
+            let Some(known) = Known::of(lease, sent_at, self.most_until) else { continue };
+            self.renews_at = asked_at + third_of(self.ttl, &known.lease);
+            self.learn(known, is_at_its_end);
             backoff = retries();
             // A client that does not read misses it.
             let _ = self.events.try_send(Box::new(Sent::Renewed(self.known.clone())));
@@ -231,8 +231,8 @@ impl Keeper {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.renew(self.untold(), left.min(self.store_timeout / 2)).await {
                 Ok(Renewed::Renewed(lease) | Renewed::MaxHoldReached(lease)) => {
-                    if let Some(lease) = lease_left(lease, sent_at) {
-                        self.known = Known::of(lease, self.most_until);
+                    if let Some(known) = Known::of(lease, sent_at, self.most_until) {
+                        self.known = known;
                     }
                     return Ok(self.known.left().is_zero().then_some(Loss::Expired));
                 }
