@@ -92,7 +92,7 @@ pub fn open_to_others(file: &Path) -> Option<PathBuf> {
 /// failure, told while it lasts.
 pub async fn watch_files(
     what: SettingsFile,
-    paths: Vec<PathBuf>,
+    paths: Vec<impl AsRef<Path> + Send + Sync + 'static>,
     mut asked: watch::Receiver<()>,
     mut said: Read,
     reload: impl Fn() -> Read + Send + Sync + 'static,
@@ -122,7 +122,7 @@ pub async fn watch_files(
             _ = ticks.tick() => false,
         };
         let looked_at = paths.clone();
-        let look = move || looked_at.iter().map(|path| trace(path)).collect::<Vec<_>>();
+        let look = move || looked_at.iter().map(|path| trace(path.as_ref())).collect::<Vec<_>>();
         let found = aside(look, || said = tell_silence()).await;
         // What was told as silent is read anew, also if nothing has changed.
         is_due |= said.is_err();
@@ -137,7 +137,8 @@ pub async fn watch_files(
         let read = aside(read, || said = tell_silence()).await;
         let read =
             read.unwrap_or_else(|| Err("the program made a mistake while it read the file".to_owned()));
-        is_due = read.is_err();
+        // Where the look failed, for want of a thread perhaps, nothing is known with which the next could be compared.
+        is_due = read.is_err() || known.is_none();
         tell_metrics(&read);
         if is_asked || is_changed || read != said {
             tell(&read);
@@ -163,9 +164,9 @@ async fn aside<T: Send + 'static>(
 }
 
 /// To open a pipe is to wait for the one who writes to it, perhaps for ever.
-fn no_pipe(paths: &[PathBuf]) -> Result<(), String> {
-    let is_pipe = |path: &&PathBuf| path.metadata().is_ok_and(|about| about.file_type().is_fifo());
-    let pipe = paths.iter().find(is_pipe);
+fn no_pipe(paths: &[impl AsRef<Path>]) -> Result<(), String> {
+    let is_pipe = |path: &&Path| path.metadata().is_ok_and(|about| about.file_type().is_fifo());
+    let pipe = paths.iter().map(AsRef::as_ref).find(is_pipe);
     pipe.map_or(Ok(()), |pipe| Err(format!("{} is a pipe: write a file", pipe.display())))
 }
 
@@ -183,6 +184,8 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    const NO_FILES: Vec<PathBuf> = Vec::new();
 
     #[test]
     fn who_may_read_a_file_is_part_of_its_trace() -> io::Result<()> {
@@ -214,7 +217,7 @@ mod tests {
         let (_asks, asked) = watch::channel(());
         let tell = |read: &Read| drop(sender.send(read.clone()));
         let watching =
-            watch_files(SettingsFile::Keys, Vec::new(), asked, Err("nothing".to_owned()), reload, tell);
+            watch_files(SettingsFile::Keys, NO_FILES, asked, Err("nothing".to_owned()), reload, tell);
         let is_read = async {
             while count.load(Ordering::Relaxed) < 5 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -230,6 +233,43 @@ mod tests {
         let told: Vec<_> = told.try_iter().collect();
         let fault = "the program made a mistake while it read the file".to_owned();
         assert_eq!(told, [Err("not for us".to_owned()), Err(fault), Ok("revoked a".to_owned())]);
+    }
+
+    /// A file at which the second look cannot be made.
+    struct SecondLookFails(PathBuf, AtomicUsize);
+
+    impl AsRef<Path> for SecondLookFails {
+        fn as_ref(&self) -> &Path {
+            // It is named at each look, and as it is read after the first.
+            assert_ne!(self.1.fetch_add(1, Ordering::Relaxed), 2, "on purpose");
+            &self.0
+        }
+    }
+
+    /// As where the system gives no thread for a moment: a key that is revoked after that would be good for ever.
+    #[tokio::test]
+    async fn a_change_is_read_though_an_earlier_look_could_not_be_made() -> io::Result<()> {
+        let file = std::env::temp_dir().join(format!("fencepost-looks-{}", std::process::id()));
+        fs::write(&file, "before")?;
+        let (read_from, watched) = (file.clone(), SecondLookFails(file.clone(), AtomicUsize::new(0)));
+        let reload = move || fs::read_to_string(&read_from).map_err(|error| error.to_string());
+        let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let tell = |read: &Read| drop(sender.send(read.clone()));
+        let (_asks, asked) = watch::channel(());
+        let said = Ok("before".to_owned());
+        let watching = watch_files(SettingsFile::Keys, vec![watched], asked, said, reload, tell);
+        let is_seen = async {
+            // What cannot be looked at counts as changed.
+            assert_eq!(told.recv().await, Some(Ok("before".to_owned())));
+            fs::write(&file, "after")?;
+            let seen = timeout(Duration::from_secs(60), told.recv()).await;
+            assert_eq!(seen.ok().flatten(), Some(Ok("after".to_owned())));
+            fs::remove_file(&file)
+        };
+        tokio::select! {
+            seen = is_seen => seen,
+            () = watching => panic!("it goes on"),
+        }
     }
 
     /// As on a network mount whose server is away: else a key that was revoked there works on, and no alarm rings.
@@ -248,7 +288,7 @@ mod tests {
         let tell = |read: &Read| drop(sender.send(read.clone()));
         let (_asks, asked) = watch::channel(());
         let said = Ok("served".to_owned());
-        let watching = watch_files(SettingsFile::Certificate, Vec::new(), asked, said, reload, tell);
+        let watching = watch_files(SettingsFile::Certificate, NO_FILES, asked, said, reload, tell);
         let is_seen = async {
             let is_told = async || loop {
                 match told.try_recv() {
