@@ -21,8 +21,9 @@ mod trouble;
 pub use addresses::GatewayAddresses;
 pub(crate) use ending::{
     ABANDONED, BUSY, CommandFailure, LOST, REFUSED, UNREACHABLE, by_signal, carry_out, exit_code,
+    expect_descriptors,
 };
-pub use ending::{expect_descriptors, say};
+pub use ending::{build_runtime, say};
 pub(crate) use gateway::{AcquireAnswer, Busy, Gateway, LOCK, RequestRefusal};
 pub(crate) use gateways::Gateways;
 pub(crate) use once::{StoredOutput, WorkOutput};

@@ -20,7 +20,7 @@
 //! | [`client`] | the commands that ask gateways. They know of a gateway what its contract says | `access`, `lock`, `log`, `clock` |
 //! | `client/gateway`, `client/reply`, `client/gateways`, `client/addresses` | the requests; what each answer means; which of several gateways is asked, and for how long at the start; what users write for them | |
 //! | `client/once` | the result of work that is done once, as a command stores it | |
-//! | `client/trouble`, `client/ending` | why there is no answer, in words; with which status and line a command ends | |
+//! | `client/trouble`, `client/ending` | why there is no answer, in words; on what a program runs, and with which status and line a command ends | |
 //! | `client/operating` | what is asked once: each answer is a decision, a refusal, or none | |
 //! | `client/shell` | the commands for operators, for scripts that hold a lock from one line to another, and for the keys file | |
 //! | `client/shell/looking`, `client/shell/breaking`, `client/shell/watching` | which locks are held, and by whom; ending one grant; what happens, as it happens | |

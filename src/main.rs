@@ -15,7 +15,7 @@ use fencepost::api::{self, Admission, App, AppState, KnownHosts};
 use fencepost::audit::{Audit, Event};
 use fencepost::client::run::{self, RunSettings};
 use fencepost::client::shell;
-use fencepost::client::{expect_descriptors, say};
+use fencepost::client::{build_runtime, say};
 use fencepost::clock::SystemClock;
 use fencepost::config::{
     Action, KeysFile, Settings, SettingsError, StoreSettings, explain_arguments, misspelt_variables,
@@ -84,8 +84,8 @@ fn act(action: Action, held: HeldHangups) -> anyhow::Result<ExitCode> {
         Action::Check(args) => {
             let store = args.check()?;
             tell_unknown(unknown_variables());
-            expect_descriptors().context("cannot start")?;
-            return Ok(check(&store));
+            let runtime = build_runtime(&mut Builder::new_multi_thread()).context("cannot start")?;
+            return Ok(runtime.block_on(check(&store)));
         }
         Action::Run(args) => return run_command(|| args.check()),
         Action::Once(args) => return run_command(|| args.check()),
@@ -123,7 +123,6 @@ fn complain(problem: &str, code: u8) -> ExitCode {
 }
 
 /// Prints what the store is. The exit code says whether it can be used.
-#[tokio::main]
 async fn check(store: &StoreSettings) -> ExitCode {
     let survey = match store {
         StoreSettings::File(path, _) => embedded::survey(path),
@@ -149,8 +148,7 @@ fn serve_with_threads(mut settings: Settings, held: Option<HeldHangups>) -> anyh
         _ => Builder::new_multi_thread(),
     };
     make_room(&mut settings);
-    expect_descriptors().context("cannot start the threads")?;
-    let runtime = builder.worker_threads(settings.threads).enable_all().build();
+    let runtime = build_runtime(builder.worker_threads(settings.threads));
     runtime.context("cannot start the threads")?.block_on(serve(settings, held))
 }
 

@@ -2,12 +2,14 @@
 
 use std::future::Future;
 use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use tokio::runtime::Builder;
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::log::unseen::{Form, escaped};
 
@@ -27,6 +29,10 @@ pub(crate) const REFUSED: u8 = 2;
 const LINE_MAY_TAKE: Duration = Duration::from_secs(2);
 /// How many files a command may open at the same moment: its own, and those of the libraries.
 const FILES_AT_ONCE: usize = 16;
+/// The threads for what blocks: while one prints and waits for its reader, the other resolves names.
+const BLOCKING_THREADS: usize = 2;
+/// How long they may take to begin.
+const BEGINNING_MAY_TAKE: Duration = Duration::from_secs(10);
 /// What shells add to the number of the signal that ended a command.
 const BY_SIGNAL: u8 = 128;
 
@@ -61,18 +67,52 @@ pub(crate) fn by_signal(number: i32) -> u8 {
     u8::try_from(number).map_or(u8::MAX, |number| BY_SIGNAL.saturating_add(number))
 }
 
-/// Finds out whether so many files can be opened as a command needs. Where one is missing, the runtime panics as it is built, and a
-/// lock that was taken might not be released.
-pub fn expect_descriptors() -> io::Result<()> {
+/// Builds what the program runs on, with all that the system could refuse it later. Where a file is missing as it is built, or the
+/// first thread for what blocks as it is needed, the library panics, and a lock that was taken might not be released.
+pub fn build_runtime(builder: &mut Builder) -> io::Result<Runtime> {
+    expect_descriptors()?;
+    // Those threads stay: if there is one, what blocks waits for it where no more can be started.
+    let runtime = builder.enable_all().thread_keep_alive(Duration::MAX).build()?;
+    let has_threads = begin_threads(&runtime);
+    has_threads.then_some(runtime).ok_or_else(|| {
+        io::Error::other("too few threads can be started, see ulimit -u and the pids limit of the container")
+    })
+}
+
+/// Finds out whether so many files can be opened as a command needs.
+pub(crate) fn expect_descriptors() -> io::Result<()> {
     let opened: io::Result<Vec<_>> = (0..FILES_AT_ONCE / 2).map(|_| io::pipe()).collect();
     let told = |error| io::Error::other(format!("too few files can be opened, see ulimit -n: {error}"));
     opened.map(drop).map_err(told)
 }
 
+/// Starts the threads for what blocks, and says whether all of them are there.
+fn begin_threads(runtime: &Runtime) -> bool {
+    let (gate, (begun, has_begun)) = (Arc::new(Mutex::new(())), mpsc::channel());
+    // Until it opens, no thread is free for the work of another.
+    let shut = gate.lock();
+    let start = || {
+        for _ in 0..BLOCKING_THREADS {
+            let (gate, begun) = (gate.clone(), begun.clone());
+            runtime.spawn_blocking(move || {
+                let _ = begun.send(());
+                drop(gate.lock());
+            });
+        }
+    };
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let started = panic::catch_unwind(AssertUnwindSafe(start));
+    panic::set_hook(hook);
+    let all_begin = || (0..BLOCKING_THREADS).all(|_| has_begun.recv_timeout(BEGINNING_MAY_TAKE).is_ok());
+    let have_all_begun = started.is_ok() && all_begin();
+    drop(shut);
+    have_all_begun
+}
+
 /// Does the work of a command on this thread, and ends as it did.
 pub(crate) fn carry_out(work: impl Future<Output = Result<u8, CommandFailure>>) -> ExitCode {
-    let built = expect_descriptors().and_then(|()| Builder::new_current_thread().enable_all().build());
-    let runtime = match built {
+    let runtime = match build_runtime(&mut Builder::new_current_thread()) {
         Ok(runtime) => runtime,
         Err(error) => return exit_code(Err(CommandFailure::not_possible(format!("cannot start: {error}")))),
     };

@@ -4,4 +4,5 @@ mod lost;
 mod output;
 mod refused;
 mod storing;
+mod threads;
 mod working;

@@ -1,7 +1,7 @@
 //! `fencepost once`: what it has besides `run`. The output of the command is passed on, and kept as a result.
 
 use std::io::{self, PipeWriter, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal as Blocked};
@@ -30,7 +30,8 @@ const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The output of a command on its way to standard output, and a copy of it.
 pub(super) struct CommandOutput {
-    pipe: Arc<Receiver>,
+    /// What passes it on has it. Where that is over, a command that writes on is told so, and does not wait for ever.
+    pipe: Weak<Receiver>,
     copy: Arc<Mutex<OutputCopy>>,
     is_over: Arc<Notify>,
     printing: JoinHandle<io::Result<()>>,
@@ -51,15 +52,17 @@ impl CommandOutput {
         let pipe = Arc::new(Receiver::from_owned_fd(reader.into())?);
         let copy = Arc::new(Mutex::new(OutputCopy { bytes: Vec::new(), output_bytes: 0, max_bytes }));
         let is_over = Arc::new(Notify::new());
-        let printing = tokio::spawn(pass_on(pipe.clone(), copy.clone(), is_over.clone()));
+        let (passed_on, pipe) = (pipe.clone(), Arc::downgrade(&pipe));
+        let printing = tokio::spawn(pass_on(passed_on, copy.clone(), is_over.clone()));
         Ok((Self { pipe, copy, is_over, printing, rest: Vec::new() }, writer))
     }
 
     /// Takes over what is in the pipe when the command has ended. So storing does not wait for the reader of standard output.
     pub(super) fn close(&mut self) {
-        let left = ioctl_fionread(&*self.pipe).ok().and_then(|bytes| usize::try_from(bytes).ok());
+        let Some(pipe) = self.pipe.upgrade() else { return };
+        let left = ioctl_fionread(&*pipe).ok().and_then(|bytes| usize::try_from(bytes).ok());
         self.rest = vec![0; left.unwrap_or_default()];
-        let read = read(&*self.pipe, &mut self.rest).unwrap_or_default();
+        let read = read(&*pipe, &mut self.rest).unwrap_or_default();
         self.rest.truncate(read);
         self.copy.lock().add(&self.rest);
         self.is_over.notify_one();
@@ -219,5 +222,22 @@ async fn store_at(
                 AcquireAnswer::NotNow(trouble) | AcquireAnswer::MayNotWait(trouble) => return Err(trouble),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else it would wait for room in the pipe for ever, and its lease would be renewed for ever.
+    #[tokio::test]
+    async fn a_command_hears_of_it_if_its_output_is_not_passed_on_any_more() -> io::Result<()> {
+        let (output, mut command) = CommandOutput::open(1)?;
+        let CommandOutput { printing, pipe: _pipe, .. } = output;
+        printing.abort();
+        assert!(printing.await.is_err());
+        let written = command.write(b"x").map_err(|error| error.kind());
+        assert_eq!(written, Err(io::ErrorKind::BrokenPipe));
+        Ok(())
     }
 }
