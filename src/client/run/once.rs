@@ -25,6 +25,9 @@ const NOT_STORED: u8 = 74;
 /// How long storing is tried at least, and one try.
 const STORING_MAY_TAKE: Duration = Duration::from_mins(1);
 const STORING_TRY_MAY_TAKE: Duration = Duration::from_secs(10);
+/// Why there is no use in beginning once more.
+const BEGUN_ELSEWHERE: &str =
+    "the work was begun here, and now it is not: several stores may be behind this address";
 /// How much of an output is passed on at once: what a pipe holds.
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -206,15 +209,17 @@ async fn store_at(
     patience: Duration,
 ) -> Result<Result<(), String>, Trouble> {
     let short = output.omitted();
-    let mut stored = output;
+    let (mut stored, mut was_begun) = (output, false);
     loop {
         match gateway.store(stored, patience).await? {
             StoreAnswer::Stored => return Ok(Ok(())),
             StoreAnswer::TooLong(_) if matches!(stored, WorkOutput::Whole(_)) => stored = &short,
             StoreAnswer::TooLong(reason) | StoreAnswer::Superseded(reason) => return Ok(Err(reason)),
+            // As where gateways of two stores are behind one address: to repeat that needs a pause.
+            StoreAnswer::NotBegun if was_begun => return Err(Trouble::without_answer(BEGUN_ELSEWHERE)),
             // The same token begins once more, and stores what is done already.
             StoreAnswer::NotBegun => match gateway.acquire(lock, Duration::ZERO, patience).await {
-                AcquireAnswer::Held(_) => {}
+                AcquireAnswer::Held(_) => was_begun = true,
                 AcquireAnswer::Done(_) => return Ok(Err("another run has stored its result".to_owned())),
                 AcquireAnswer::Busy(busy) => return Ok(Err(busy.reason)),
                 AcquireAnswer::Refused(refusal) => return Ok(Err(refusal.reason)),

@@ -1,5 +1,7 @@
 //! Storing the result: what it survives, and what is said if it is not stored.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use kit::proxy::{Fate, Framing, Progress};
@@ -144,6 +146,41 @@ async fn a_gateway_that_stays_away_is_told_to_a_person_in_a_hurry() {
     })
     .await;
     running.end().await.expect_line(74, &["\"k\" may be done again", "connection refused"]);
+}
+
+/// As behind an address that has the gateways of two stores: the one begins, and the other knows nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_is_begun_and_not_begun_in_turn_is_told_of_and_asked_for_with_pauses() {
+    let gateway = Gateway::embedded(&[]).await;
+    let proxy = Proxy::start(gateway.address.port(), Framing::Chunks).await;
+    let scene = Scene::at(proxy.url());
+    let running = begun(&scene).await;
+    let answer = |status: &str, body: String| {
+        let length = body.len();
+        Fate::Instead(format!(
+            "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        ))
+    };
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    proxy.set_policy(move |message| {
+        let message = String::from_utf8_lossy(message);
+        if message.starts_with("POST ") {
+            counted.fetch_add(1, Ordering::Relaxed);
+            return answer("404 Not Found", "{\"type\":\"/problems/not-begun\"}".to_owned());
+        }
+        let token = message.split_once("lease-token: ").and_then(|(_, rest)| rest.split_once("\r\n"));
+        let token = token.map(|(token, _)| token).unwrap_or_default();
+        let grant = format!("{{\"key\":\"k\",\"token\":\"{token}\",\"fencing_token\":1,\"ttl_ms\":60000}}");
+        answer("201 Created", grant)
+    });
+    let_go(&scene);
+    let began_at = Instant::now();
+    eventually("it is tried again", async || asked.load(Ordering::Relaxed) > 4).await;
+    // Each try asks twice, and is followed by a pause of 200 ms.
+    assert!(began_at.elapsed() > Duration::from_millis(400), "{:?}", began_at.elapsed());
+    running.signal("INT");
+    running.end().await.expect_line(74, &["\"k\" may be done again", "several stores"]);
 }
 
 fn children(pid: u32) -> String {
