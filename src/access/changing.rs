@@ -46,6 +46,18 @@ impl Patience {
     }
 }
 
+/// Sees to it that a new file, or one in the place of another, survives a power cut under its name, and not only what is in it.
+pub(super) fn keep_name(file: &Path) -> io::Result<()> {
+    let file = file.canonicalize()?;
+    match File::open(file.parent().unwrap_or(&file)).and_then(|directory| directory.sync_all()) {
+        // Some file systems cannot do this, and most of them do not need it.
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        kept => kept.map_err(|error| {
+            io::Error::new(error.kind(), format!("the directory of the file cannot be synced: {error}"))
+        }),
+    }
+}
+
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match path.metadata() {

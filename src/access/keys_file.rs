@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::changing::Patience;
+use super::changing::{Patience, keep_name};
 use super::{Entry, KeyId, Rate, Right, Scope, SecretHash};
 use crate::lock::parse_duration;
 
@@ -288,6 +288,7 @@ pub fn append(entry: &Entry, file: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         synced => synced,
     });
+    let written = written.and_then(|()| if was_there { Ok(()) } else { keep_name(file) });
     written.map_err(|error| {
         // A disk that is full takes a part of it, and a file with half an entry is wrong as a whole.
         let undone = match was_there || length > 0 {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::changing::Patience;
+use super::changing::{Patience, keep_name};
 use super::keys_file::{parse, read_text};
 use super::{Entry, KeyId};
 
@@ -20,8 +20,9 @@ use super::{Entry, KeyId};
 const LONGEST_ATTRIBUTE: usize = 65_536;
 
 /// Removes the entry of this id, and returns it. A new file takes the place of the old one at once, with its owner, its mode
-/// and its access list, so that a gateway reads the one or the other.
-pub fn revoke(id: &KeyId, file: &Path) -> io::Result<Entry> {
+/// and its access list, so that a gateway reads the one or the other. What is beside the entry says whether it stays out after a
+/// power cut.
+pub fn revoke(id: &KeyId, file: &Path) -> io::Result<(Entry, io::Result<()>)> {
     // A link stays one.
     let file = file.canonicalize()?;
     let patience = Patience::new();
@@ -43,7 +44,7 @@ pub fn revoke(id: &KeyId, file: &Path) -> io::Result<Entry> {
             let _ = fs::remove_file(&new);
         }
         if replaced? {
-            return Ok(entry);
+            return Ok((entry, keep_name(&file)));
         }
         patience.pause("another program keeps changing the file")?;
     }

@@ -90,9 +90,13 @@ fn as_json(entry: &Entry) -> Value {
 /// Removes an entry from a keys file. Gateways that use the file refuse the key within a second.
 pub(super) fn revoke(id: &KeyId, file: &Path) -> Result<u8, CommandFailure> {
     let about = format!("cannot revoke {} in {}", id.as_str(), file.display());
-    let entry = access::revoke(id, file).map_err(failed(&about))?;
+    let (entry, kept) = access::revoke(id, file).map_err(failed(&about))?;
     let printed = print(&format!("revoked {} ({})\n", id.as_str(), quoted(&entry.name)));
-    printed.map(|()| 0).map_err(|failure| failure.and("the key is revoked"))
+    printed.map_err(|failure| failure.and("the key is revoked"))?;
+    kept.map(|()| 0).map_err(|error| {
+        let problem = "the key is revoked, but its entry may be back after a power cut";
+        CommandFailure::not_possible(format!("{problem}: {error}"))
+    })
 }
 
 fn failed<E: Display>(about: &str) -> impl Fn(E) -> CommandFailure {

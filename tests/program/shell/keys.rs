@@ -1,10 +1,12 @@
 //! `fencepost key list` and `key revoke`: they keep the file that a gateway reads.
 
 use std::fs::Permissions;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::PermissionsExt;
 
 use kit::{Client, Gateway, KeysFile, eventually};
 use rustix::fs::XattrFlags;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
 use super::door::Door;
 use crate::run::kit::Scene;
@@ -45,6 +47,40 @@ async fn a_revoked_key_is_refused_and_the_rest_of_the_file_stays() {
     let whole = door.pipe(&format!("{revoke} {good}")).await.expect_line(2, &["twelve"]);
     assert!(!whole.stderr.contains(&good));
     client.put("/locks/m").key(&good).send().await.expect(201);
+}
+
+/// To sync a directory, it must be opened. Else a power cut could bring a revoked key back after the operator was told that it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_directory_of_a_keys_file_is_synced_after_its_name_was_given_to_another_file() {
+    let (door, directory) = (Door::plain().await, tempfile::tempdir().unwrap());
+    let watch = inotify::init(CreateFlags::NONBLOCK).unwrap();
+    let watched = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::OPEN;
+    inotify::add_watch(&watch, directory.path(), watched).unwrap();
+    // Of what was done there: which step gave the file its name, and which opened the directory.
+    let order = || {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let (mut events, mut named, mut opened) = (inotify::Reader::new(&watch, &mut buffer), 0, 0);
+        for step in 1.. {
+            let Ok(event) = events.next() else { break };
+            let is_of_file = event.file_name() == Some(c"keys.toml");
+            match event.events() {
+                what if is_of_file && !what.contains(ReadFlags::OPEN) => named = step,
+                what if what.contains(ReadFlags::OPEN | ReadFlags::ISDIR) => opened = step,
+                _ => {}
+            }
+        }
+        (named, opened)
+    };
+    let file = directory.path().join("keys.toml").display().to_string();
+    let new = format!("key new --name a --every-key --allow list --append-to {file}");
+    let key = door.pipe(&new).await.expect_silent(0).stdout;
+    let (named, opened) = order();
+    assert!(0 < named && named < opened, "{named} {opened}");
+    door.pipe(&new).await.expect_silent(0);
+    assert_eq!(order(), (0, 0), "no name was given");
+    door.pipe(&format!("key revoke --keys {file} {}", id(&key))).await.expect_silent(0);
+    let (named, opened) = order();
+    assert!(0 < named && named < opened, "{named} {opened}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
