@@ -141,7 +141,7 @@ pub struct ServeArgs {
     /// How long a released token keeps its answer [default: 2m, or more if --max-wait needs it]
     ///
     /// For that long, a late copy of a request with this token cannot take the lock. It is at least the sum of --store-timeout,
-    /// --max-wait and 20s.
+    /// --max-wait and 20s, and at most 366 days.
     #[arg(long, help_heading = "Leases and waiting", env = "FENCEPOST_MARK_TTL", value_parser = duration, value_name = "DURATION")]
     mark_ttl: Option<Duration>,
 
@@ -316,9 +316,9 @@ impl ServeArgs {
         // A mark must outlive every copy of a command that may still be on its way.
         let latest_copy = store_timeout + limits.max_wait + TCP_USER_TIMEOUT;
         let mark_ttl = self.mark_ttl.unwrap_or(MARK_TTL.max(latest_copy));
-        let rule =
-            format!("at least {}, the sum of --store-timeout, --max-wait and 20s", written(latest_copy));
-        require("--mark-ttl", mark_ttl >= latest_copy, &rule)?;
+        let least = written(latest_copy) + ", the sum of --store-timeout, --max-wait and 20s";
+        require("--mark-ttl", mark_ttl >= latest_copy, &format!("at least {least}"))?;
+        require("--mark-ttl", mark_ttl <= LONGEST_TTL, "at most 366days")?;
         let is_sane = (Duration::from_secs(1)..=LONGEST_TICKET_TTL).contains(&self.ticket_ttl);
         require("--ticket-ttl", is_sane, "from 1s to 1h")?;
         require("--max-waiters-per-key", self.max_waiters_per_key > 0, "at least 1")?;

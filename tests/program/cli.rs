@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
 use kit::gateway::{self, bare_command, run};
-use kit::{Client, Gateway};
+use kit::{Client, Gateway, fresh_token};
 
 #[test]
 fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
@@ -398,6 +398,58 @@ async fn serve_is_the_default_and_the_limits_are_settings() {
     client.put("/locks/a?ttl=1s").send().await.expect(201);
     client.put("/locks/b?ttl=10001ms").send().await.expect_problem(400, "bad-parameter");
     client.put("/locks/b?ttl=10s").send().await.expect(201);
+}
+
+/// No sum overflows: the gateway refuses what is too long, and works with the longest that it says it takes. So do the commands.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_longest_duration_of_each_setting_is_refused_or_works() {
+    const LONGEST: &str = "18446744073709551615s";
+    let flags_of = |command: &[&str]| -> Vec<String> {
+        let help = String::from_utf8(run(&[command, &["--help"]].concat()).stdout).unwrap();
+        let flags = help.lines().filter_map(|line| line.trim().strip_suffix(" <DURATION>"));
+        let flags: Vec<_> = flags.map(str::to_owned).collect();
+        assert!(!flags.is_empty(), "{command:?}: {help}");
+        flags
+    };
+    let works = async |flag: &str, value: &str| {
+        let gateway = Gateway::try_start(&["--store", "memory:", flag, value]).await?;
+        let (client, token) = (Client::new(gateway.address), fresh_token());
+        client.put("/locks/k").token(&token).send().await.expect(201);
+        client.delete("/locks/k").token(&token).send().await.expect(204);
+        client.put("/locks/k").send().await.expect(201);
+        Ok::<_, Vec<String>>(())
+    };
+    for flag in flags_of(&["serve"]) {
+        let Err(log) = works(&flag, LONGEST).await else { continue };
+        assert!(log.len() == 1 && log[0].contains(&flag) && log[0].contains("must be"), "{flag}: {log:?}");
+        let most = log[0].split(" (given: ").next().unwrap().split(' ').next_back().unwrap();
+        // That of --default-ttl is another setting.
+        if !most.starts_with("--") {
+            assert_eq!(works(&flag, most).await, Ok(()), "{flag} {most}");
+        }
+    }
+    let gateway = Gateway::embedded(&[]).await;
+    for (command, rest) in [
+        (&["run"][..], &["k", "--", "true"][..]),
+        (&["once"], &["k", "--", "true"]),
+        (&["acquire"], &["k"]),
+        (&["renew"], &["k"]),
+        (&["key", "new"], &["--name", "a", "--every-key", "--allow", "list"]),
+    ] {
+        for flag in flags_of(command) {
+            let mut program = bare_command();
+            // What one of them took may be held for long.
+            let own =
+                |word: &&str| if *word == "k" { flag.trim_start_matches('-') } else { *word }.to_owned();
+            program.args(command).args([&flag, LONGEST]).args(rest.iter().map(own)).stdout(Stdio::null());
+            program.env("FENCEPOST_URL", format!("http://{}", gateway.address));
+            let ended = program.env("LEASE_TOKEN", fresh_token()).output().unwrap();
+            let said = String::from_utf8(ended.stderr).unwrap();
+            // The lease that is renewed is none.
+            let is_told = matches!(ended.status.code(), Some(2 | 76)) && said.lines().count() == 1;
+            assert!(ended.status.success() || is_told, "{command:?} {flag}: {} {said}", ended.status);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
