@@ -218,7 +218,11 @@ impl Crowd {
 
     fn tell(&self, whom: impl Fn(&Waiter) -> bool, told: impl Fn() -> Told) {
         for waiter in self.waiters.values().filter(|waiter| whom(waiter)) {
-            *waiter.told.lock() = Some(told());
+            let known = &mut *waiter.told.lock();
+            // A result that is there already is the answer.
+            if !matches!(known, Some(Told::Done(_))) {
+                *known = Some(told());
+            }
             waiter.bell.notify_one();
         }
     }

@@ -391,3 +391,6 @@ impl LockService {
         Ok(page)
     }
 }
+
+#[cfg(test)]
+mod tests;
