@@ -197,6 +197,7 @@ impl EmbeddedStore {
         let writer = Writer {
             queue: receiver,
             settings,
+            tidied_at_boot: clock.boot(),
             clock,
             hints: hints.clone(),
             disk_watch,

@@ -62,6 +62,8 @@ pub struct Writer {
     /// The state.
     pub(super) state: State,
     /// When it was last begun to look for the file, and to remove what has ended,
+    /// also by the clock that counts while the machine sleeps,
+    pub(super) tidied_at_boot: Duration,
     pub(super) tidied: Instant,
     /// and after how long that is done again.
     pub(super) pause: Duration,
@@ -219,7 +221,7 @@ impl Writer {
         if self.tidied.elapsed() >= self.pause {
             self.begin_run_if_stood_still();
             // A standstill from here on is left to the next batch.
-            self.tidied = Instant::now();
+            (self.tidied, self.tidied_at_boot) = (Instant::now(), self.clock.boot());
             self.pause = if self.tidy() { TIDY_EVERY } else { TIDY_ON_AFTER };
         }
         self.disk_watch.end_batch(self.state.kept.unwritable.is_none());
@@ -290,9 +292,10 @@ impl Writer {
         (self.commit(), answers)
     }
 
-    /// Where this process stood still, the file may have been away, and another gateway may have granted locks meanwhile.
+    /// Where this process stood still, or the machine slept, the file may have been away, and another gateway may have granted locks meanwhile.
     fn begin_run_if_stood_still(&mut self) {
-        if self.tidied.elapsed() > 2 * TIDY_EVERY && judge_clock(&*self.clock).is_ok() {
+        let slept = self.clock.boot().saturating_sub(self.tidied_at_boot);
+        if self.tidied.elapsed().max(slept) > 2 * TIDY_EVERY && judge_clock(&*self.clock).is_ok() {
             let table = &mut self.state.table;
             table.start_run(table.last_fence(), self.clock.wall());
         }
