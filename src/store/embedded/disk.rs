@@ -110,13 +110,7 @@ impl Disk {
         let there = fs::metadata(&self.path);
         let is_there = there.as_ref().is_ok_and(|there| place_of(there).is_ok_and(|place| place == opened));
         match there {
-            Ok(there)
-                if is_there
-                    && there.len() == self.length.load(Ordering::Relaxed)
-                    && self.begins_as_left() =>
-            {
-                Ok(())
-            }
+            Ok(there) if is_there && self.is_as_left(there.len()) => Ok(()),
             Ok(_) if is_there => Err(io::Error::new(
                 ErrorKind::InvalidData,
                 "another program has changed it: put it right, and restart the gateway",
@@ -131,12 +125,20 @@ impl Disk {
         }
     }
 
-    /// An older copy may be as long.
-    fn begins_as_left(&self) -> bool {
+    /// Whether the file that is open here is as this process has left it, wherever it is by now. To close the database writes to it.
+    pub(super) fn may_be_closed(&self) -> bool {
+        self.place.is_none() || self.backend.len().is_ok_and(|length| self.is_as_left(length))
+    }
+
+    /// Whether its length, which is this one, and its beginning are as they were left: an older copy may be as long.
+    fn is_as_left(&self, length: u64) -> bool {
         let head = self.head.lock();
         let mut now = vec![0; head.len()];
         // After a write or a sync that failed, it is not known what is there. What cannot be read is not known to have changed.
-        self.is_doubtful.load(Ordering::Acquire) || self.backend.read(0, &mut now).is_err() || now == *head
+        length == self.length.load(Ordering::Relaxed)
+            && (self.is_doubtful.load(Ordering::Acquire)
+                || self.backend.read(0, &mut now).is_err()
+                || now == *head)
     }
 
     /// Sees to it that all that is read is on disk. To write again what is there already does no harm where that is cut short.

@@ -1,6 +1,5 @@
 //! The one that changes the store: it takes what has queued up, applies it, commits once, then answers.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -62,9 +61,9 @@ pub struct Writer {
     /// The state.
     pub(super) state: State,
     /// When it was last begun to look for the file, and to remove what has ended,
+    pub(super) tidied: Instant,
     /// also by the clock that counts while the machine sleeps,
     pub(super) tidied_at_boot: Duration,
-    pub(super) tidied: Instant,
     /// and after how long that is done again.
     pub(super) pause: Duration,
 }
@@ -122,10 +121,6 @@ impl State {
     /// Closes the file if it is not where it was opened.
     fn check_place(&mut self) -> Result<(), StoreError> {
         self.kept.disk.check_place().map_err(|error| {
-            // To close it would read what is not there any more, and write to what is another's.
-            if error.kind() == ErrorKind::InvalidData {
-                std::mem::forget(self.kept.file.take());
-            }
             let error = StoreError::Unavailable(format!("the file cannot be written: {error}"));
             self.kept.fail(&error, true);
             error
@@ -167,8 +162,19 @@ impl State {
 impl Kept {
     /// Closes the file, for this reason, and notes whether the table may be wrong since.
     fn fail(&mut self, reason: &StoreError, is_in_doubt: bool) {
-        (self.file, self.unwritable) = (None, Some(reason.to_string()));
+        self.close();
+        self.unwritable = Some(reason.to_string());
         self.is_in_doubt |= is_in_doubt;
+    }
+
+    /// Closes the file, to which redb writes then what it has in memory. What another program has written there is left as it is.
+    fn close(&mut self) {
+        let opened = self.file.take();
+        if opened.is_some() && !self.disk.may_be_closed() {
+            let file = self.disk.path().display();
+            tracing::error!(%file, "another program has changed the file of the store: it stays as it is, and may lack what was granted");
+            std::mem::forget(opened);
+        }
     }
 
     /// Opens the file anew. Returns what it holds where that is one batch more than was certain; else the table is what it holds,
@@ -183,6 +189,12 @@ impl Kept {
         };
         (self.batch, self.file) = (file.batch(), Some(file));
         Ok(table)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

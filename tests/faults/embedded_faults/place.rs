@@ -151,6 +151,29 @@ async fn a_gateway_whose_file_was_overwritten_by_an_older_copy_of_its_length_gra
     scene.knows_that("another program has changed it").await;
 }
 
+/// As an operator does who puts a backup back and restarts the gateway at once. To close the file, the library writes to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_stopped_writes_nothing_into_a_file_that_was_restored_under_it() {
+    for is_cut_off in [false, true] {
+        let mut scene = Scene::start().await;
+        let (file, backup) = (scene.path("locks.redb"), scene.path("backup"));
+        fs::copy(&file, &backup).unwrap();
+        scene.put("more").await.expect(201);
+        if is_cut_off {
+            fs::write(&backup, "").unwrap();
+        }
+        fs::copy(&backup, &file).unwrap();
+        scene.gateway.signal("TERM");
+        assert!(scene.gateway.exit_status().await.success());
+        assert!(fs::read(&file).unwrap() == fs::read(&backup).unwrap(), "it was written to");
+        scene.says("another program has changed the file of the store").await;
+        if !is_cut_off {
+            let restored = Scene { gateway: gateway_on(&file).await, ..scene };
+            restored.put("held").await.expect(200);
+        }
+    }
+}
+
 /// The file that stood there meanwhile had numbers of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_go_on_above_those_of_a_gateway_that_served_while_the_file_was_away() {

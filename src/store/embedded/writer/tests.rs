@@ -10,6 +10,7 @@ use redb::StorageBackend;
 use redb::backends::{FileBackend, InMemoryBackend};
 use tokio::time::Instant;
 
+use super::super::file::create_if_missing;
 use super::*;
 use crate::clock::SystemClock;
 use crate::lock::{LeaseToken, LockKey};
@@ -261,6 +262,51 @@ async fn what_was_written_to_a_file_that_was_moved_meanwhile_is_not_told_to_be_d
         matches!(told.as_slice(), [Err(StoreError::Unknown(_)), Err(StoreError::Unavailable(_)), Ok(_)]),
         "{told:?}"
     );
+}
+
+/// redb writes what it has in memory.
+#[tokio::test]
+async fn a_file_that_was_changed_by_another_program_is_left_as_it_is_however_it_is_closed() {
+    let ways: [fn(EmbeddedStore, Writer); 4] = [
+        |store, mut writer| {
+            drop(store.stop());
+            let batch = writer.commit_queued();
+            assert!(writer.answer(batch).is_none(), "it goes on");
+        },
+        |_, writer| drop(writer),
+        |_, mut writer| {
+            writer.state.kept.fail(&StoreError::Unavailable("the disk is full".to_owned()), false)
+        },
+        |_, writer| {
+            let fails = move || {
+                let _writer = writer;
+                panic!("a fault of the program");
+            };
+            assert!(std::thread::spawn(fails).join().is_err());
+        },
+    ];
+    for close in ways {
+        let Ok(directory) = tempfile::tempdir() else { panic!("no directory") };
+        let (path, backup) = (directory.path().join("locks.redb"), directory.path().join("backup"));
+        let (settings, clock) = (EmbeddedSettings::default(), Arc::new(SystemClock));
+        assert!(create_if_missing(&path).is_ok());
+        let Ok(Ok(state)) = Disk::open(&path).map(|disk| EmbeddedStore::read(disk, &settings, &*clock))
+        else {
+            panic!("no store")
+        };
+        let (store, mut writer) = EmbeddedStore::with(state, settings, clock);
+        assert!(fs::copy(&path, &backup).is_ok());
+        let Ok(key) = LockKey::parse(b"k") else { panic!("a bad key") };
+        let change = Release { key, token: LeaseToken::generate().hash(), tombstone: Tombstone::Final };
+        let change = Request::from(change);
+        let mut answer = store.run(&change, Instant::now() + Duration::from_secs(60));
+        assert!((&mut answer).now_or_never().is_none());
+        let batch = writer.commit_queued();
+        let Some(writer) = writer.answer(batch) else { panic!("it has stopped") };
+        assert!(answer.await.is_ok() && fs::copy(&backup, &path).is_ok());
+        close(store, writer);
+        assert!(fs::read(&path).ok() == fs::read(&backup).ok(), "it was written to");
+    }
 }
 
 /// Another try of the same request may have done something.
