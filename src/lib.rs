@@ -54,7 +54,7 @@
 //! | `log/writer`, `log/later`, `log/unseen` | lines of a log, which a thread of its own writes; those that another thread puts into words; what stands in them by an escape | |
 //! | [`files`] | files of settings that are read anew when they change, and on SIGHUP | `telemetry` |
 //! | [`server`] | the accept loop: deadlines, caps, drain, TCP timeouts. It knows no lock | `telemetry` |
-//! | `server/application`, `server/settings`, `server/phase` | what it serves, within which limits, and where it is in its life | |
+//! | `server/application`, `server/settings`, `server/phase` | what it serves, within which limits, and where it is in its life, which signals end | |
 //! | `server/connection`, `server/requests` | one connection of HTTP: how long it lives, and when hyper has it; what its timers need to know of its requests | |
 //! | `server/protocol`, `server/wire`, `server/heads`, `server/hpack` | how hyper speaks HTTP/1 and HTTP/2; the stream, before and between the times in which hyper has it; what heads say that hyper lets pass | |
 //! | `server/tcp_timeout`, `server/backpressure` | how long a peer may leave something unacknowledged; what waits to be read, and who pays where that is too much | |

@@ -35,7 +35,6 @@ use mimalloc::MiMalloc;
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -94,7 +93,7 @@ fn act(action: Action, held: HeldHangups) -> anyhow::Result<ExitCode> {
             tell_unknown(misspelt_variables());
             return Ok(shell::act(&command));
         }
-        Action::Serve(args) => serve_with_threads(args.check()?, held)?,
+        Action::Serve(args) => return serve_with_threads(args.check()?, held),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -136,7 +135,7 @@ async fn check(store: &StoreSettings) -> ExitCode {
 }
 
 /// With one thread, a runtime for one thread is used: it never has to wake another.
-fn serve_with_threads(mut settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<()> {
+fn serve_with_threads(mut settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<ExitCode> {
     let log =
         Log::start(settings.observe.logs_json, settings.observe.log_level).context("cannot start the log")?;
     let _ending = log.ends_within(LAST_WORDS);
@@ -152,7 +151,7 @@ fn serve_with_threads(mut settings: Settings, held: Option<HeldHangups>) -> anyh
     runtime.context("cannot start the threads")?.block_on(serve(settings, held))
 }
 
-async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<()> {
+async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<ExitCode> {
     let audit = Arc::new(match settings.observe.audit_log.clone() {
         Some(target) => Audit::open(target).map_err(|error| {
             SettingsError::new("--audit-log", format!("cannot open the audit log: {error}"))
@@ -183,7 +182,7 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
     anyhow::ensure!(is_meant, "{address} can be reached from other machines, and no API keys are in use");
     refuse_unsafe(&settings).await?;
     let store = open_store(&settings)?;
-    let draining = CancellationToken::new();
+    let (draining, at_once) = (CancellationToken::new(), CancellationToken::new());
     let keyring = access.keys.as_ref().map(|file| Arc::new(Keyring::new(file.keys.clone())));
     let state = AppState::new(App {
         service: LockService::new(store, settings.store_timeout, settings.mark_ttl)
@@ -215,7 +214,8 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
     if let Some(listener) = metrics_listener {
         serve_metrics(listener, &state, settings.observe.metrics_connections)?;
     }
-    cancel_on_signal(draining.clone())?;
+    server::end_on_signals(draining.clone(), at_once.clone())
+        .context("cannot listen for SIGTERM and SIGINT")?;
     let detail = format!("fencepost {} begins", env!("CARGO_PKG_VERSION"));
     let in_force = settings.in_force(address, keyring.as_deref());
     audit.record(Event::Configuration { what: "start", is_in_force: true, detail, settings: in_force });
@@ -235,14 +235,29 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
         waiting.service.stop_waiting();
     });
     let counted = ServerSettings { counts: Arc::clone(&metrics().connections), ..settings.server };
-    let drained = server::serve(listener, api::app(state.clone()), counted, draining).await;
-    state.service.close(LAST_TAKES_BACK).await;
-    if let Some(traces) = traces {
-        traces.finish(LAST_WORDS).await;
-    }
+    let stopped = at_once.run_until_cancelled(async {
+        let drained = server::serve(listener, api::app(state.clone()), counted, draining).await;
+        let is_closed = state.service.close(LAST_TAKES_BACK).await;
+        if let Some(traces) = traces {
+            traces.finish(LAST_WORDS).await;
+        }
+        (drained.cut_connections, is_closed)
+    });
+    let stopped = stopped.await;
     audit.finish(LAST_WORDS);
-    tracing::info!(connections_cut = drained.cut_connections, "stopped");
-    Ok(())
+    match stopped {
+        Some((connections_cut, true)) => {
+            tracing::info!(connections_cut, "stopped");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(_) => tracing::error!(
+            "stopped, but the disk of the file store does not answer: the file is not closed. What was answered is in it"
+        ),
+        None => tracing::error!("stopped at once: requests under way were cut off"),
+    }
+    // To drop the store would wait for its disk. A start needs no file that was closed.
+    std::mem::forget(state);
+    Ok(ExitCode::FAILURE)
 }
 
 /// Serves the metrics on an address of their own for as long as the process lives: the drain is seen there too.
@@ -357,19 +372,6 @@ async fn reopen_audit(audit: Arc<Audit>, mut asked: watch::Receiver<()>) {
     while asked.changed().await.is_ok() {
         audit.reopen();
     }
-}
-
-fn cancel_on_signal(draining: CancellationToken) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
-        }
-        draining.cancel();
-    });
-    Ok(())
 }
 
 /// Puts the keys into force that stand in the file, whenever it changes. One that is wrong changes nothing.

@@ -49,6 +49,7 @@ use crate::telemetry::ConnectionRefused;
 
 pub use application::{Application, BodyWasRead, Malformed, Peer, SharedByAnswers};
 pub use descriptors::make_room;
+pub use phase::end_on_signals;
 pub use settings::ServerSettings;
 pub use tcp_timeout::{ShortTcpTimeout, TcpTimeout};
 pub use tls::{Subject, Tls, TlsError, TlsFiles, read_pem};

@@ -287,15 +287,16 @@ impl LockService {
         }
     }
 
-    /// Finishes holds, requests that go on without their clients, and roll-backs, each for at most `within`. Then it closes the store.
-    pub async fn close(&self, within: Duration) {
+    /// Finishes holds, requests that go on without their clients, and roll-backs, and closes the store, each for at most `within`.
+    /// Returns whether the store is closed: to drop one that is not waits for its disk.
+    pub async fn close(&self, within: Duration) -> bool {
         // Connections that were cut a moment ago begin their roll-backs now.
         self.holds.close();
         let _ = timeout(within, self.holds.wait()).await;
         self.left_behind.close();
         let _ = timeout(within, self.left_behind.wait()).await;
         self.cleaner.finish(within).await;
-        self.store.close().await;
+        timeout(within, self.store.close()).await.is_ok()
     }
 
     /// Repeats a step that changes nothing until it is answered or the deadline has passed. It leaves no doubt.

@@ -1,4 +1,4 @@
-//! What the embedded store withstands: being killed, clocks that were set, and a disk that is full or fails.
+//! What the embedded store withstands: being killed, clocks that were set, and a disk that is full, fails or hangs.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 mod clock;
 mod damage;
 mod disk;
+mod hanging;
 mod kills;
 mod place;
 mod syncs;

@@ -1,0 +1,109 @@
+//! A disk that does not answer: a gateway that is told to stop ends all the same.
+
+use std::fs;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use kit::gateway::command;
+use kit::metrics::Scrape;
+use kit::{Client, Gateway, eventually, fresh_token};
+use tempfile::TempDir;
+use tokio::time::interval;
+
+/// What makes each sync of a program wait for as long as a file is there.
+const HANGING: &str = r#"
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int synced(long call, int file) {
+    while (access(getenv("DISK_HANGS"), F_OK) == 0) usleep(10000);
+    return syscall(call, file);
+}
+int fsync(int file) { return synced(SYS_fsync, file); }
+int fdatasync(int file) { return synced(SYS_fdatasync, file); }
+"#;
+
+/// So long after a signal, another one is no copy of it.
+const ONE_SIGNAL: Duration = Duration::from_secs(1);
+
+/// A gateway that has granted the lock `held`, and whose disk hangs since.
+struct Scene {
+    directory: TempDir,
+    gateway: Gateway,
+    token: String,
+}
+
+impl Scene {
+    async fn start(store_timeout: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("hanging.c"), HANGING).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-o"]).args([path("hanging.so"), path("hanging.c")]);
+        assert!(compiler.status().unwrap().success());
+        let store = format!("file:{}", path("locks.redb").display());
+        let args = ["--store", &store, "--store-timeout", store_timeout, "--drain-timeout", "1m"];
+        let mut command = command(&args);
+        command.env("LD_PRELOAD", path("hanging.so")).env("DISK_HANGS", path("hangs"));
+        let gateway = Gateway::try_start_by(command, &args).await.unwrap();
+        let token = fresh_token();
+        Client::new(gateway.address).put("/locks/held?ttl=1h").token(&token).send().await.expect(201);
+        fs::write(path("hangs"), "").unwrap();
+        Self { directory, gateway, token }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.path().join("locks.redb")
+    }
+
+    /// What was answered is in the file, which was not closed.
+    async fn nothing_is_lost(self) {
+        let file = self.file();
+        drop(self.gateway);
+        let next = Gateway::on_file(&file, &[]).await;
+        Client::new(next.address).put("/locks/held?ttl=1h").token(&self.token).send().await.expect(200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_disk_hangs_ends_when_it_is_stopped_and_says_why() {
+    let mut scene = Scene::start("500ms").await;
+    let unclear = Client::new(scene.gateway.address).put("/locks/another").send().await;
+    unclear.expect_problem(503, "outcome-unknown");
+    scene.gateway.signal("TERM");
+    assert_eq!(scene.gateway.exit_status().await.code(), Some(1));
+    let says_why =
+        |line: &String| line.contains("the disk of the file store does not answer: the file is not closed");
+    assert!(scene.gateway.log().iter().any(says_why), "{:#?}", scene.gateway.log());
+    scene.nothing_is_lost().await;
+}
+
+/// What comes with the first one is a copy: a terminal sends it to all of a group, and a parent may pass it on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_a_gateway_at_once_and_a_repeated_one_does_not() {
+    let mut scene = Scene::start("1m").await;
+    let client = Client::new(scene.gateway.address);
+    let under_way = tokio::spawn(client.put("/locks/another").send());
+    let hangs = async || Scrape::of(scene.gateway.address).await.get("fencepost_ready") == 0.0;
+    eventually("the disk hangs", hangs).await;
+    let (began, pid) = (Instant::now(), scene.gateway.pid());
+    scene.gateway.signal("TERM");
+    let mut signals = interval(Duration::from_millis(20));
+    let status = {
+        let mut ended = pin!(scene.gateway.exit_status());
+        loop {
+            tokio::select! {
+                status = &mut ended => break status,
+                _ = signals.tick() => kit::signal(pid, "INT"),
+            }
+        }
+    };
+    assert!(began.elapsed() >= ONE_SIGNAL, "a copy of the signal has ended it");
+    assert_eq!(status.code(), Some(1));
+    let says_why = |line: &String| line.contains("stopped at once: requests under way were cut off");
+    assert!(scene.gateway.log().iter().any(says_why), "{:#?}", scene.gateway.log());
+    under_way.abort();
+    scene.nothing_is_lost().await;
+}
