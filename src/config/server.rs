@@ -99,7 +99,7 @@ pub struct ServerArgs {
 
     /// How many bytes of answers may wait for clients to read them
     ///
-    /// Heads of requests that have no end yet count as well. Beyond that, the gateway closes the connection with the most of both.
+    /// Heads of requests that have no end yet count as well, and what stands behind a request. Beyond that, the gateway closes the connection with the most of both.
     #[arg(
         long,
         help_heading = "Connections",

@@ -1,5 +1,5 @@
-//! How much memory answers take that their clients have not read yet, heads of requests that clients do not finish, and
-//! requests that are read faster than they are answered ([`read_ahead`]).
+//! How much memory answers take that their clients have not read yet, heads of requests that clients do not finish, what they
+//! send behind a request that waits, and requests that are read faster than they are answered ([`read_ahead`]).
 //!
 //! An HTTP/2 client need not make room for its answers, and an HTTP/1 client need not read them. The kernel gives up
 //! peers that take nothing, but it sees that late or never. So the server counts the unread bytes. If there are too
@@ -138,9 +138,14 @@ impl Unread {
     pub(super) async fn cut(&self) {
         poll_fn(|context| {
             self.waker.register(context.waker());
-            if self.is_cut.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+            if self.is_cut() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+    }
+
+    /// Whether it must end for that.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Acquire)
     }
 
     /// Counts a request that was read, until its handler begins.
@@ -163,7 +168,7 @@ impl Unread {
     /// Counts this many more bytes, until the result is dropped.
     fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, TooMuchUnread> {
         let mut debtors = self.backpressure.debtors.lock();
-        if self.is_cut.load(Ordering::Acquire) {
+        if self.is_cut() {
             return Err(TooMuchUnread);
         }
         debtors.change(self, |had| had + bytes);
@@ -175,7 +180,7 @@ impl Unread {
             greedy.waker.wake();
         }
         self.backpressure.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));
-        if self.is_cut.load(Ordering::Acquire) {
+        if self.is_cut() {
             return Err(TooMuchUnread);
         }
         Ok(Charge { unread: self.clone(), bytes })

@@ -194,6 +194,9 @@ async fn until_quiet<A: Answers>(
                         settings.counts.refused.count(ConnectionRefused::Unreadable);
                     }
                     debug!(%error, "connection failed");
+                    if unread.is_cut() {
+                        return ends.cut();
+                    }
                 }
                 return None;
             }

@@ -27,6 +27,8 @@ pub(super) struct Heads {
     /// What the head that is being read says of its body: its length, or that only its own marks end it.
     announced: Option<u64>,
     is_coded: bool,
+    /// Whether the fields that are being read stand behind a body. They say nothing of one.
+    is_in_trailers: bool,
     /// What is left to be read of a body, or of its chunk.
     body_bytes: u64,
     /// Whether the request that was read last is complete.
@@ -46,6 +48,7 @@ impl Heads {
             last: 0,
             announced: None,
             is_coded: false,
+            is_in_trailers: false,
             body_bytes: 0,
             is_complete: false,
             is_over: false,
@@ -105,7 +108,11 @@ impl Heads {
             let digits = self.line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
             let digits = std::str::from_utf8(&self.line[..digits]).unwrap_or_default();
             match u64::from_str_radix(digits, 16) {
-                Ok(0) => (self.is_coded, self.is_in_fields) = (false, true),
+                // The number may go on. hyper takes any of zeros before it.
+                _ if digits.len() == MOST_FIELD_BYTES => self.is_over = true,
+                Ok(0) => {
+                    (self.is_coded, self.is_in_trailers, self.is_in_fields) = (false, true, true);
+                }
                 Ok(bytes) => self.body_bytes = bytes.saturating_add(2),
                 Err(_) => self.is_over = true,
             }
@@ -145,7 +152,7 @@ impl Heads {
                 // Empty lines are allowed before a request, as in hyper.
                 let is_empty = self.line_bytes + at - begin == 1;
                 let ends = self.is_in_fields && is_empty;
-                if self.is_in_fields && !is_empty {
+                if self.is_in_fields && !is_empty && !self.is_in_trailers {
                     self.read_field(&bytes[begin..at]);
                 }
                 self.is_in_fields = !is_empty;
@@ -156,7 +163,7 @@ impl Heads {
                     self.body_bytes = self.announced.take().unwrap_or(0);
                     self.is_complete = self.body_bytes == 0 && !self.is_coded;
                     // What ends a body begins no line.
-                    (self.head_bytes, self.last) = (0, 0);
+                    (self.head_bytes, self.last, self.is_in_trailers) = (0, 0, false);
                 }
                 if ends || self.is_over {
                     return begin;

@@ -55,7 +55,7 @@ pub(super) struct Wire {
     unread: Arc<Unread>,
     /// What hyper could not write yet.
     held_up: Option<Charge>,
-    /// What the head of a request takes whose end has not come, and what heads before it still take.
+    /// What the head of a request takes whose end has not come, what heads before it still take, and what is behind a request.
     heads_charge: Option<Charge>,
     /// The task that wants to read while nothing can be written, or behind the request that is being answered.
     reader: Option<Waker>,
@@ -230,7 +230,7 @@ impl Wire {
         Poll::Pending
     }
 
-    /// Counts a head whose end has not come as if it were an unread answer. Otherwise, heads without ends on all connections
+    /// Counts a head whose end has not come, and what is behind a request, as if it were an unread answer. Otherwise, heads without ends on all connections
     /// would take several times as much memory as all else. Heads that an HTTP/2 client leaves in memory by its table of
     /// fields count as well. A new connection begins with an empty table, so the client is told to open one.
     fn charge_heads(&mut self) -> io::Result<()> {

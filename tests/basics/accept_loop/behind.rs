@@ -43,6 +43,7 @@ async fn a_client_that_leaves_drops_its_handler_whatever_it_sent_behind_its_requ
         b"POST /hang HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc".to_vec(),
         chunked("0\r\n\r\n"),
         chunked("3;x=y\r\na\nb\r\n0A\r\n0\r\n\r\n\r\n0\r\n\r\n00\r\nA: b\r\n\r\n"),
+        chunked("0\r\nContent-Length: 9\r\n\r\n"),
     ] {
         for behind in
             [&b"\r\n"[..], b"\n", b"x", &GET[..9], GET, GET_HANG, &GET.repeat(600), &GET.repeat(3_000)]

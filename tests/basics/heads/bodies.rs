@@ -82,10 +82,14 @@ async fn behind_a_result_in_chunks_comes_no_request() {
     let head =
         format!("POST /once/k HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Transfer-Encoding: chunked\r\n\r\n");
     let next = format!("PUT /locks/job{REST}");
-    stream.write_all(format!("{head}4\r\na#b\n\r\n0\r\n\r\n{next}").as_bytes()).await.unwrap();
-    let answer = next_answer(&mut stream).await.expect(200);
-    assert_eq!(answer.header("connection"), Some("close"));
-    is_closed(&mut stream).await;
+    for zeros in [0, 62, 63, 64, 100] {
+        let chunk = format!("{}4\r\na#b\n\r\n0\r\n\r\n", "0".repeat(zeros));
+        stream.write_all(format!("{head}{chunk}{next}").as_bytes()).await.unwrap();
+        let answer = next_answer(&mut stream).await.expect(200);
+        assert_eq!(answer.header("connection"), Some("close"));
+        is_closed(&mut stream).await;
+        stream = connect(gateway.address).await;
+    }
     is_free(&gateway, "job").await;
 }
 

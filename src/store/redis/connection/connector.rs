@@ -39,7 +39,7 @@ pub(crate) enum Target {
     /// The server at this address.
     Server(Client),
     /// The server that Sentinel calls the primary.
-    Primary(Sentinels),
+    Primary(Box<Sentinels>),
     /// A server of the cluster of these servers. Its runs of numbers begin with the first use of each bucket.
     Node(Client, ClusterIds),
     /// A server of a quorum, which has no run of numbers of its own.

@@ -50,7 +50,7 @@ impl Servers {
         let hints = hints.clone();
         let target = match address.layout() {
             Layout::Server => Target::Server(address.client(&address.nodes()[0])?),
-            Layout::Sentinel(name) => Target::Primary(Sentinels::new(address, name)?),
+            Layout::Sentinel(name) => Target::Primary(Box::new(Sentinels::new(address, name)?)),
             Layout::Quorum => return Err(AddressError::Unusable("a quorum has no one server to ask".into())),
             Layout::Cluster => {
                 return Ok(Self::Cluster(Cluster::start(address, preflight, reply_timeout, hints)));

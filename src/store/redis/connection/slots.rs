@@ -296,6 +296,8 @@ pub(crate) async fn primaries(
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
     use super::*;
 
     /// The word of a server that has lost the addresses of those with port 0: first and last slot, id and port.
