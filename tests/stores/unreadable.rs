@@ -309,6 +309,21 @@ async fn a_slot_that_cannot_be_read_is_neither_free_nor_anothers() {
     }
 }
 
+/// A value of another type beside one lock says nothing of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_with_a_key_of_another_type_beside_it_keeps_no_other_out_of_the_list() {
+    let redis = RedisServer::start().await;
+    let gateway = Gateway::on_redis(&redis, &[]).await;
+    let client = Client::new(gateway.address);
+    for path in ["/locks/shared?slots=2", "/locks/plain", "/locks/spoiled"] {
+        client.put(path).send().await.expect(201);
+    }
+    let _: () = redis.command(&["SET", "fencepost:{0}:line:spoiled", "x"]).await;
+    let page = client.get("/locks?limit=1000").send().await.expect(200).json().to_string();
+    let listed = ["shared", "plain", "spoiled"].map(|key| page.contains(&format!("\"{key}\"")));
+    assert_eq!(listed, [true, true, false], "{page}");
+}
+
 /// It may be the token's own, and be read by another version.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_cannot_be_read_is_not_said_to_be_anothers() {

@@ -6,6 +6,7 @@ for_each_record_store!(
     who_gives_up_is_counted,
     who_gives_up_clean_is_as_if_it_had_never_begun,
     who_gives_up_clean_leaves_those_before_it_counted,
+    what_was_told_of_a_record_is_told_again_after_a_clean_end_or_an_undone_begin,
     who_gave_up_begins_no_more_and_is_told_the_same_again,
     whatever_it_is_answered_the_token_is_refused_from_then_on,
     a_token_that_the_server_made_leaves_no_mark,
@@ -54,6 +55,38 @@ async fn who_gives_up_clean_leaves_those_before_it_counted(scene: &AnyStore) {
     let third = Person::new(scene, "k");
     assert!(matches!(third.cautious().begin().await, Begun::Abandoned(_)));
     assert_eq!(third.grant().await.earlier, 1);
+}
+
+async fn what_was_told_of_a_record_is_told_again_after_a_clean_end_or_an_undone_begin(scene: &AnyStore) {
+    for (number, leaves) in ["crashes", "gives up", "is broken"].into_iter().enumerate() {
+        let person = || Person::new(scene, &format!("k{number}"));
+        let first = person();
+        match leaves {
+            "crashes" => drop(first.crash().await),
+            "gives up" => {
+                first.grant().await;
+                first.give_up().await;
+            }
+            _ => {
+                let fence = first.grant().await.lease.fencing_token;
+                first.break_record(fence, false).await;
+            }
+        }
+        let told = async || {
+            let RecordView { state, place, .. } = first.look().await.unwrap();
+            (state, place.lease.fencing_token, history(&place))
+        };
+        let before = told().await;
+        for is_undone in [false, true] {
+            let (second, attempt) = (person(), Attempt::generate());
+            granted(second.begin_as(attempt, LONG_MS).await);
+            match is_undone {
+                true => assert!(second.undo(attempt).await),
+                false => assert_eq!(second.give_up_clean().await, GivenUp::GivenUp),
+            }
+            assert_eq!(told().await, before, "the first one {leaves}; undone: {is_undone}");
+        }
+    }
 }
 
 async fn who_gave_up_begins_no_more_and_is_told_the_same_again(scene: &AnyStore) {

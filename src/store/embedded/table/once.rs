@@ -79,12 +79,8 @@ impl Table {
             None => granted,
             Some(found) => {
                 // The worker that left the place was counted then, or has certainly done nothing.
-                let (left, former) = match found.is_nobodys() {
-                    true => (found, None),
-                    false => {
-                        (found.left_to_nobody(false, now), Some(Box::new(Work { former: None, ..found })))
-                    }
-                };
+                let left = if found.is_nobodys() { found.clone() } else { found.left_to_nobody(false, now) };
+                let former = Some(Box::new(Work { former: None, ..found }));
                 Work {
                     earlier: left.earlier,
                     earlier_fence: left.earlier_fence,

@@ -110,7 +110,7 @@ return each(COUNT, function(i)
     token = TOKEN, attempt = ATTEMPT, digits = whole(number), at_ms = at_ms, earlier = earlier,
     -- It stays what the first grant said.
     keep = keep_ms, fingerprint = record and record.fingerprint or fingerprint, before = before, owner = owner,
-    former = had_worker and record.head or nil,
+    former = record and record.head,
   }
   write(RECORD, granted, MEMORY_MS, record and life_of(RECORD) or 0)
   return told(0, RECORD, granted)
