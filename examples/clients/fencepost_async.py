@@ -96,8 +96,8 @@ class AsyncFencepost:
             finally: keeping()
 
     def _keeps(self, lease: AsyncLease, ttl_s: float) -> Callable[[], Any]:
-        """Returns what ends it. A shutdown cancels all tasks: the next task then renews on while the holder works on."""
-        holder, keeping = asyncio.current_task(), []
+        """Returns what ends it. A shutdown cancels all tasks: another then renews on while the holder works on."""
+        holder, keeping = asyncio.current_task(), list[asyncio.Task[None]]()
         async def keep() -> None:
             while not lease.lost.is_set():
                 await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
