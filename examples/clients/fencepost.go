@@ -183,8 +183,7 @@ type Client struct {
 // New makes a client of URLs with commas, for "" of FENCEPOST_URL, and of FENCEPOST_API_KEY or FENCEPOST_API_KEY_FILE.
 func New(urls string) (*Client, error) {
 	c := &Client{APIKey: os.Getenv("FENCEPOST_API_KEY"), RetryFor: 10 * time.Second, TryFor: 3 * time.Second}
-	// A request that is sent on as another one would mean something else.
-	c.HTTP = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	c.HTTP = &http.Client{}
 	if usual, isPlain := http.DefaultTransport.(*http.Transport); isPlain {
 		own := usual.Clone() // Without HTTP/2: there each repetition would go down the same connection, also a dead one.
 		own.ForceAttemptHTTP2, own.TLSNextProto = false, map[string]func(string, *tls.Conn) http.RoundTripper{}
@@ -420,8 +419,10 @@ func (c *Client) call(ctx context.Context, method string, l *Lease, query url.Va
 		}
 		problem := Error{RetryAfter: after}
 		if json.Unmarshal(text, &problem) != nil || !strings.HasPrefix(problem.Type, "/problems/") {
-			problem = Error{RetryAfter: after, Detail: string(text)}
-			if status == http.StatusBadRequest && strings.HasPrefix(base, "http:") && tlsOnly.Match(text) {
+			problem = Error{RetryAfter: after, Detail: fmt.Sprintf("%.300s", text)}
+			if status/100 == 2 { // It may be another's grant, with its lease token.
+				problem.Detail = strconv.Itoa(status)
+			} else if status == http.StatusBadRequest && strings.HasPrefix(base, "http:") && tlsOnly.Match(text) {
 				status = -1
 			}
 		}
@@ -550,10 +551,7 @@ func (r *record) isReplayed(body []byte, header http.Header) bool {
 func (c *Client) send(ctx context.Context, method, address string, l *Lease, timeout time.Duration) (
 	status int, text []byte, header http.Header) {
 	var isSent, isWrong, isTold atomic.Bool // By a transport that is not net/http's, perhaps nothing is told.
-	if timeout < 100*time.Millisecond {
-		timeout = 100 * time.Millisecond
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, -least(-timeout, -100*time.Millisecond))
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn:      func(string) { isTold.Store(true) },
@@ -581,7 +579,9 @@ func (c *Client) send(ctx context.Context, method, address string, l *Lease, tim
 	if c.APIKey != "" {
 		request.Header.Set("Authorization", "Bearer "+c.APIKey)
 	}
-	answer, err := c.HTTP.Do(request)
+	asked := *c.HTTP // A request that is sent on as another one, or to another host, would mean something else.
+	asked.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	answer, err := asked.Do(request)
 	if err == nil {
 		defer answer.Body.Close()
 		if text, err = io.ReadAll(answer.Body); err == nil {

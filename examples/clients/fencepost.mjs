@@ -77,9 +77,10 @@ function read(what, file, use) { // What is wrong with a file of settings is tol
   } catch (error) { throw new Refused(`the ${what} file ${file}: ${error.message}`); }
   throw new Refused(`the ${what} file ${file} is empty`);
 }
-/** A copy, since the caller may change its list. A missing key must not be "undefined", which all would share. */
+/** A copy, since the caller may change its list. A missing key, or half of an emoji, would be sent as another key. */
 function each(key) {
-  const keys = [key].flat(), isKey = (one) => /string|number|bigint/.test(typeof one) && !Number.isNaN(one);
+  const keys = [key].flat(), isNumber = (one) => /number|bigint/.test(typeof one) && !Number.isNaN(one);
+  const isKey = (one) => (typeof one === "string" ? one.isWellFormed() : isNumber(one));
   if (!keys.length || !keys.every(isKey)) throw new Refused(`a key is a string, or a list of them: not ${key}`);
   return keys.map(String);
 }
@@ -307,7 +308,8 @@ export class Fencepost {
       const problem = String(body?.type).startsWith("/problems/") ? body : {};
       if (status === 400 && !problem.type && url.startsWith("http:") && /tls|https/i.test(text)) status = -1;
       const kind = kindOf(status, problem.type);
-      const message = `${method} ${key} at ${url}: ${problem.detail ?? (text || status)}`;
+      const told = /^2../.test(status) ? "" : text.slice(0, 300); // It may be another's grant, with its lease token.
+      const message = `${method} ${key} at ${url}: ${problem.detail ?? (told || status)}`;
       const error = new kind(message, problem, after);
       const isBusy = kind === Busy || kind === Abandoned;
       const hasWaited = now() > waitUntil - 100 || problem.yours; // It need not wait for itself.
@@ -345,12 +347,10 @@ export class Fencepost {
       const timer = setTimeout(() => request.destroy(new Error("no answer in time")), inTimer(timeoutMs));
       const fail = (error) => {
         clearTimeout(timer);
-        if (options.signal?.aborted) reject(options.signal.reason);
-        else {
-          const isWrong = request.socket?.authorizationError || /^(EPROTO$|ERR_SSL_)/.test(error.code);
-          const data = Buffer.from(error.message || error.code);
-          resolve({ status: isConnected ? 1 : isWrong ? -1 : 0, data, headers: {} });
-        }
+        if (options.signal?.aborted) return reject(options.signal.reason);
+        const isWrong = request.socket?.authorizationError || /^(EPROTO$|ERR_SSL_)/.test(error.code);
+        const data = Buffer.from(error.message || error.code);
+        resolve({ status: isConnected ? 1 : isWrong ? -1 : 0, data, headers: {} });
       };
       request.on("error", fail).on("socket", (socket) => {
         isConnected = !socket.destroyed && !(isSecure ? socket.secureConnecting : socket.connecting); // By its agent.

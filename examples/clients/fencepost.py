@@ -55,7 +55,8 @@ def is_done(method: str, path: str, key: "Keys", token: str, status: int, body: 
 Keys = str | tuple[str, ...] | list[str]  # One, or several at once.
 def each(key: Keys) -> tuple[str, ...]:  # A copy, since the caller may change its list. Of an enum, it has the value.
     keys = key if isinstance(key, (tuple, list)) else [key]
-    if keys and all(isinstance(one, str) for one in keys): return tuple(map(str.__str__, keys))
+    is_text = all(isinstance(one, str) and not re.search("[\\ud800-\\udfff]", one) for one in keys)  # No half emoji.
+    if keys and is_text: return tuple(map(str.__str__, keys))
     raise Refused(f"{key!r} is no key: give a str, or a tuple or a list of them")
 def own(key: Keys) -> Keys: return each(key)[0] if isinstance(key, str) else each(key)
 def ms(name: str, time_s: Any) -> str:  # As a gateway reads it, which knows what is too long.
@@ -249,15 +250,16 @@ class Fencepost:
         """Returns the stored result if there is one. Otherwise it works, and stores what `work` returns. Raises `Busy`
         if another is still at work after `wait_s`. If `work` raises, the place is given up, and the next worker is told
         that something may have been done, except after `NothingDone`."""
-        place, result = self._begin(key, uuid.uuid4().hex, ttl_s, wait_s, keep_s, owner, fingerprint, takeover), None
+        token, result, is_clean = uuid.uuid4().hex, None, True
+        place = self._begin(key, token, ttl_s, wait_s, keep_s, owner, fingerprint, takeover)
         if isinstance(place, Result): return place
         try:
-            self._renews(place, ttl_s); result = result_of(work(place), place.max_result_bytes)
+            self._renews(place, ttl_s); is_clean = False; result = result_of(work(place), place.max_result_bytes)
             return self._store(place, result, ttl_s)
         except BaseException as error:
             self._end(place)
             if not result or isinstance(error, Refused):  # Such as a result that is too large.
-                with suppress(Exception): self._leave("/once", key, place.token, place.is_clean_after(error))
+                with suppress(Exception): self._leave("/once", key, token, is_clean or place.is_clean_after(error))
             raise
         finally: place.is_left = True; place.lost.set()
 
@@ -301,8 +303,8 @@ class Fencepost:
             if lease and lease.lost.is_set(): raise Lost(f"{key}: the lease is over")
             url, sent = self.urls[0], now(); wait_s = min(longest_s, max(0.0, wait_until - sent))
             asked = {"key": each(key)} | query | ({"wait": f"{round(wait_s * 1000)}ms"} if wait_until else {})
-            shown = self.headers | {"Lease-Token": token} | headers
-            request = Request(f"{url}{path}?{urlencode(asked, doseq=True)}", data=body, method=method, headers=shown)
+            address = f"{url}{path}?{urlencode(asked, doseq=True, errors='replace')}"  # Of an owner.
+            request = Request(address, body, self.headers | {"Lease-Token": token} | headers, method=method)
             status, data, said = self._send(request, max(0.1, min(until - sent, try_for_s + wait_s, 1e6)), lease)
             if path == "/once" and method == "PUT" and (done := replayed(token, status, data, said)): return sent, done
             answer: Any = None
@@ -313,10 +315,10 @@ class Fencepost:
             problem = answer if isinstance(answer, dict) and str(answer.get("type")).startswith("/problems/") else {}
             if status == 400 and not problem and url[:5] == "http:" and re.search("(?i)tls|https", text): status = -1
             kind = kind_of(status, problem.get("type", ""))
-            why = f"{method} {key} at {url}: {problem.get('detail') or text or status}"
+            # What is told of a 2xx must not be another's grant, with its lease token.
+            why = f"{method} {key} at {url}: {problem.get('detail') or status // 100 != 2 and text[:300] or status}"
             is_busy = kind in (Busy, Abandoned)
-            is_own = bool(problem.get("yours"))  # The work has not begun, and it need not wait for itself.
-            is_over = now() > wait_until - 0.1 or is_own
+            is_own = bool(problem.get("yours")); is_over = is_own or now() > wait_until - 0.1  # No wait for itself.
             is_too_long = problem.get("parameter") == "wait" and wait_s > 0.1  # For the `--max-wait` of the gateway.
             is_final = is_over if is_busy else issubclass(kind, (Lost, Refused)) and not is_too_long
             if is_final and doubtful and method == "PUT":  # Those may have granted it, or a late copy still takes it.
@@ -327,11 +329,9 @@ class Fencepost:
             is_doubtful |= kind is Unknown; is_reached |= status > 0; is_wrong &= status < 0
             if is_too_long: longest_s = wait_s / 2; continue
             if is_busy: time.sleep(0.0 if "position" in problem else 0.2); continue
-            failed += 1
+            failed += 1; is_round = failed % len(self.urls) == 0
             if kind is Unknown and url not in doubtful: doubtful.append(url)
-            first, *rest = self.urls  # Read once: another thread may turn it meanwhile.
-            if first == url: self.urls = [*rest, url]
-            is_round = failed % len(self.urls) == 0
+            self.urls = sorted(self.urls, key=url.__eq__)  # Read once: another thread may turn it meanwhile.
             if now() >= until or is_round and (is_wrong or not is_reached):
                 kind = Lost if method == "PATCH" and now() >= until else Unknown if is_doubtful else Unavailable
                 raise (Refused if is_wrong else kind)(why, problem, after)

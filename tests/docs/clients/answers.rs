@@ -90,7 +90,7 @@ impl Pretender {
         Self { url, heard, _answering: answering }
     }
 
-    fn has_heard(&self) -> Vec<String> {
+    pub fn has_heard(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
     }
 }

@@ -3,6 +3,7 @@
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use super::answers::{GRANT, Pretender, answer};
 use super::workshop::{bare_python, go, root, run};
 use super::{gateway, url};
 use kit::{Client, PATIENCE};
@@ -135,9 +136,10 @@ fencepost, nan, in_loop = Fencepost(), float("nan"), AsyncFencepost()
 def work(place): return "done"
 calls = [
     *(lambda key=key: fencepost.acquire(key) for key in (b"abc", None, 5, [], (), {"a"}, ["a", b"b"], ["a", ["b"]])),
-    *(lambda key=key: fencepost.once(key, work) for key in (b"abc", None, 5)),
-    *(lambda key=key: asyncio.run(in_loop.acquire(key)) for key in (b"abc", None, [])),
-    *(lambda key=key: asyncio.run(in_loop.once(key, work)) for key in (b"abc", None)),
+    *(lambda key=key: fencepost.acquire(key) for key in ("half \ud83d", "\udcff", ["a", "\ude00 half"])),
+    *(lambda key=key: fencepost.once(key, work) for key in (b"abc", None, 5, "half \ud83d")),
+    *(lambda key=key: asyncio.run(in_loop.acquire(key)) for key in (b"abc", None, [], "half \ud83d")),
+    *(lambda key=key: asyncio.run(in_loop.once(key, work)) for key in (b"abc", None, "half \ud83d")),
     *(lambda time=time: fencepost.acquire("k", ttl_s=time) for time in (nan, "3", None)),
     *(lambda time=time: fencepost.acquire("k", wait_s=time) for time in (nan, "3", None)),
     *(lambda time=time: fencepost.once("k", work, keep_s=time) for time in (nan, "3", None)),
@@ -155,10 +157,10 @@ for number, call in enumerate(calls):
 const WRONG_JS: &str = r#"
 import { Fencepost, Refused } from "./fencepost.mjs";
 const fencepost = new Fencepost(), work = async () => "done", times = [NaN, "3", null];
-const keys = [undefined, null, {}, NaN, [], [undefined], ["a", ["b"]], Buffer.from("a")];
+const keys = ["half 😀".slice(0, 6), undefined, null, {}, NaN, [], [undefined], ["a", ["b"]], Buffer.from("a"), ["a", "\ude00"]];
 const calls = [
   ...keys.map((key) => () => fencepost.acquire(key)),
-  ...keys.slice(0, 4).map((key) => () => fencepost.once(key, {}, work)),
+  ...keys.slice(0, 5).map((key) => () => fencepost.once(key, {}, work)),
   ...times.flatMap((time) => ["ttlMs", "waitMs"].map((name) => () => fencepost.hold("k", { [name]: time }, work))),
   ...times.flatMap((time) => ["ttlMs", "waitMs", "keepMs"].map((name) => () => fencepost.once("k", { [name]: time }, work))),
   ...["false", "", 0, null].map((takeover) => () => fencepost.once("k", { takeover }, work)),
@@ -296,4 +298,99 @@ async fn in_go_a_transport_that_tells_nothing_leaves_it_unknown_and_gives_back_w
     let gateway = gateway().await;
     assert_eq!(said(UNTRACED, "go", &url(&gateway)).await, "true");
     Client::new(gateway.address).get("/locks/k").send().await.expect_problem(404, "not-held");
+}
+
+/// Half of an emoji in a note for people is shown as another character: the work goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_python_an_owner_that_is_no_text_is_no_failure() {
+    let gateway = gateway().await;
+    let program =
+        "from fencepost import Fencepost\nprint(Fencepost().acquire('k', owner='half \\ud83d').key)";
+    assert_eq!(said(program, "py", &url(&gateway)).await, "k");
+    let lock = Client::new(gateway.address).get("/locks/k").send().await.expect(200);
+    assert_eq!(lock.json()["owner"], "half ?");
+}
+
+/// Its `HTTP` follows redirects, as those of net/http do.
+const REDIRECTED: &str = r#"package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"example.com/given/fencepost"
+)
+
+func main() {
+	client, _ := fencepost.New("")
+	client.RetryFor, client.HTTP = time.Second, &http.Client{}
+	_, err := client.Acquire(context.Background(), "k", fencepost.Options{})
+	fmt.Println(errors.Is(err, fencepost.ErrUnknown))
+}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_go_no_redirect_is_followed_with_an_http_of_its_own() {
+    let other = Pretender::start(|_| answer("201 Created", GRANT)).await;
+    let moved = format!("307 Temporary Redirect\r\nlocation: {}/lock?key=k", other.url);
+    let first = Pretender::start(move |_| answer(&moved, "")).await;
+    assert_eq!(said(REDIRECTED, "go", &first.url).await, "true");
+    assert_eq!((first.has_heard()[0].as_str(), other.has_heard().len()), ("PUT", 0));
+}
+
+const FOREIGN_PY: &str = r#"
+from fencepost import Fencepost, Unknown
+try: Fencepost(retry_for_s=0.5).acquire("k")
+except Unknown as error: print(error)
+"#;
+const FOREIGN_ASYNC: &str = r#"
+import asyncio
+from fencepost_async import AsyncFencepost, Unknown
+try: asyncio.run(AsyncFencepost(retry_for_s=0.5).acquire("k"))
+except Unknown as error: print(error)
+"#;
+const FOREIGN_JS: &str = r#"
+import { Fencepost } from "./fencepost.mjs";
+await new Fencepost(undefined, { retryForMs: 500 }).acquire("k").catch((error) => console.log(error.message));
+"#;
+const FOREIGN_GO: &str = r#"package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"example.com/given/fencepost"
+)
+
+func main() {
+	client, _ := fencepost.New("")
+	client.RetryFor = time.Second / 2
+	_, err := client.Acquire(context.Background(), "k", fencepost.Options{})
+	var told *fencepost.Error
+	_ = errors.As(err, &told)
+	fmt.Println(err, told.Detail)
+}
+"#;
+
+/// Programs log their exceptions.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_tells_of_a_foreign_answer_has_no_lease_token_and_an_end() {
+    for (program, extension) in
+        [(FOREIGN_PY, "py"), (FOREIGN_ASYNC, "py"), (FOREIGN_JS, "mjs"), (FOREIGN_GO, "go")]
+    {
+        let grant = GRANT.replace(r#""t""#, r#""SECRET""#);
+        let mixing = Pretender::start(move |_| answer("201 Created", &grant)).await;
+        let why = said(program, extension, &mixing.url).await;
+        assert!(why.contains("201") && !why.contains("SECRET"), "{extension}: {why}");
+
+        let page = format!("<html>No gateway. {}", "x".repeat(5000));
+        let failing = Pretender::start(move |_| answer("502 Bad Gateway", &page)).await;
+        let why = said(program, extension, &failing.url).await;
+        assert!(why.contains("No gateway.") && why.len() < 1000, "{extension}: {why}");
+    }
 }

@@ -189,6 +189,16 @@ async fn work_that_is_done_is_stored_where_python_has_no_thread_left() {
     }
 }
 
+/// Else, with `takeover=False`, a person would have to find out that nothing was done.
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_does_not_begin_as_python_has_no_thread_left_is_as_if_it_never_began() {
+    let code = "threading.Thread.start = fails\n\
+        try: Fencepost().once('k', lambda place: 'begun')\n\
+        except RuntimeError: threading.Thread.start = start\n\
+        print(Fencepost().once('k', lambda place: str(place.earlier), takeover=False).body)\n";
+    assert_eq!(python_says(code).await, "b'0'");
+}
+
 /// The first answer is lost, and one of the locks with it. The other is not left behind.
 async fn of_several_locks_none_is_left_by_an_answer_that_was_lost(kind: Kind) {
     let scene = Scene::start().await;
