@@ -38,6 +38,9 @@ async fn no_service_of_the_compose_file_can_do_more_than_it_must() {
     assert_eq!(grafana["GF_AUTH_BASIC_ENABLED"], "false");
     assert_eq!(grafana["GF_AUTH_DISABLE_LOGIN_FORM"], "true");
     assert_eq!(grafana["GF_SECURITY_ADMIN_PASSWORD__FILE"], "/run/secrets/grafana-password");
+    // Docker kills after 10 s: then the gateway may still finish requests, for as long as --drain-timeout says.
+    assert_eq!(services["gateway"]["stop_grace_period"], "20s");
+    assert!(include_str!("../../docs/install.md").contains("docker run --rm --stop-timeout 20 "));
     let gateway = &services["gateway"]["environment"];
     assert_eq!(gateway["FENCEPOST_REDIS_PASSWORD_FILE"], "/run/secrets/redis-password");
 }
