@@ -77,7 +77,7 @@ async fn what_lies_on_a_server_of_a_quorum_is_what_is_recorded_of_this_version()
     let all = all.replace(&run_of(node).await, "<run>");
     let all = all.replace(&members_of(&quorum), "<members>");
     // A version that does not know these fields leaves them as they are.
-    let all = all.replace(&format!("HSET {RECORD} evicted \"<run> 0\"\n"), "");
+    let all = all.replace(&format!("HSET {RECORD} evictions \"<run> 0\"\n"), "");
     let named = format!("HSET {RECORD} quorum ");
     let all: String = all.split_inclusive('\n').filter(|line| !line.starts_with(&named)).collect();
     hold_against(FIXTURE, &all, lines_of);

@@ -19,8 +19,8 @@ local function whole(number) return string.format('%.0f', number) end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local fields = redis.call('HMGET', KEYS[1], 'run', 'epoch', 'members', 'since', 'longest', 'born', 'settled', 'before',
-  'served', 'evicted', 'quorum')
-local run, epoch, members, since, longest, born, settled, before, served, evicted, quorum = unpack(fields, 1, 11)
+  'served', 'evictions', 'quorum')
+local run, epoch, members, since, longest, born, settled, before, served, evictions, quorum = unpack(fields, 1, 11)
 
 local function answer(standing)
   local told = { standing, whole(now_us), since or '0', longest or '0', born or '0', settled or '0', epoch or '0' }
@@ -41,9 +41,9 @@ local function may_write() return type(redis.pcall('HDEL', KEYS[1], '')) == 'num
 -- was reset, there is nothing to compare. Where none was noted of this process, a version has let it in that notes none.
 local count = string.match(redis.call('INFO', 'stats'), '\nevicted_keys:(%d+)') or '0'
 local counted = ARGV[1] .. ' ' .. whole(count)
-if ARGV[5] ~= '1' and counted ~= evicted then
+if ARGV[5] ~= '1' and counted ~= evictions then
   local has_forgotten = since == '0' and count ~= '0'
-  if may_write() then redis.call('HSET', KEYS[1], 'run', has_forgotten and 'evicted' or run, 'evicted', counted) end
+  if may_write() then redis.call('HSET', KEYS[1], 'run', has_forgotten and 'evicted' or run, 'evictions', counted) end
   if has_forgotten then return answer(2) end
 end
 if epoch ~= ARGV[2] then return answer(5) end

@@ -12,7 +12,7 @@
 -- The record is one hash, so that nothing of it is lost alone:
 --   run                   names the process, and what it last followed: whatever else a server loads is another's, or old. It is
 --                         `evicted` where that process has evicted keys
---   evicted               `<run> <count>`: how many that process had evicted when gateways looked last. A version that does not know the
+--   evictions             `<run> <count>`: how many that process had evicted when gateways looked last. A version that does not know the
 --                         field leaves it as it is
 --   epoch, members        what the gateway must know
 --   since                 ms at which the quarantine began, 0 for none

@@ -213,15 +213,13 @@ pub(crate) async fn membership(
     profile: &Profile,
     list: &ServerList,
 ) -> RedisResult<PartOfQuorum> {
+    const FIELDS: &str = "run epoch since longest members served before settled evictions quorum born";
     type Text = Option<String>;
     type Number = Option<u64>;
     type Record = (Text, Number, Number, Number, Text, Text, Text, Text, Text, Text, Number);
     let record = redis::cmd("HMGET")
         .arg(preflight.keys().record())
-        .arg(&[
-            "run", "epoch", "since", "longest", "members", "served", "before", "settled", "evicted",
-            "quorum", "born",
-        ])
+        .arg(FIELDS.split(' ').collect::<Vec<_>>())
         .query_async::<Record>(connection)
         .await?;
     let (
@@ -233,7 +231,7 @@ pub(crate) async fn membership(
         served,
         before,
         settled,
-        evicted,
+        evictions,
         quorum,
         born,
     ) = record
@@ -253,10 +251,10 @@ pub(crate) async fn membership(
     );
     let is_in_quarantine = since_ms != 0;
     // As in look.lua.
-    let count = profile.evicted_keys;
-    let run = profile.identity.incarnation();
+    let before = before.as_deref().and_then(|before| before.strip_prefix(&format!("{known} "))?.parse().ok());
+    let (count, run) = (profile.evicted_keys, profile.identity.incarnation());
     let has_evicted = count != 0
-        && evicted != Some(format!("{run} {count}"))
+        && evictions != Some(format!("{run} {count}"))
         && !is_in_quarantine
         && !preflight.accepted.contains(&Risk::Eviction);
     let (text, kind) = if known > list.epoch {
@@ -283,8 +281,6 @@ pub(crate) async fn membership(
         };
         (text, kind)
     };
-    // As in look.lua.
-    let before = before.as_deref().and_then(|before| before.strip_prefix(&format!("{known} "))?.parse().ok());
     let list = KnownList {
         kind,
         is_in_quarantine,
