@@ -98,8 +98,8 @@ pub async fn diagnose(address: &RedisAddress, settings: &RedisSettings) -> Resul
     Ok(diagnostics)
 }
 
-/// The servers that hold locks, and by which word of Sentinel, or why they are not known. What told so is added to what is known of the store, with what is
-/// wrong with it.
+/// The servers that hold locks, and by which word of Sentinel, or why they are not known. What told so is added to what is known of
+/// the store, with what is wrong with it.
 async fn servers(
     address: &RedisAddress,
     settings: &RedisSettings,
