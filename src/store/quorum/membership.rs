@@ -21,7 +21,7 @@ use super::member_status::MemberStatus;
 use super::scripts;
 use crate::clock::{Clock, whole_ms};
 use crate::store::StoreError;
-use crate::store::redis::health::quorum::{RecordKind, ServerList};
+use crate::store::redis::health::quorum::{NO_EARLIER_LIST, RecordKind, ServerList};
 use crate::store::redis::pubsub::peer_bus::PeerRoutes;
 use crate::telemetry::metrics::MemberState;
 
@@ -187,8 +187,9 @@ impl Membership {
     fn what_else_is_wrong(&self) -> Option<String> {
         let statuses: Vec<_> = self.members.iter().filter_map(|member| member.status().ok()).collect();
         let have_forgotten = statuses.iter().filter(|status| status.has_forgotten()).count();
-        if self.list.epoch > 1 && statuses.iter().all(|status| status.kind == RecordKind::Empty) {
-            return Some("no server knows an earlier list, and a first list has epoch 1".to_owned());
+        let new = statuses.iter().filter(|status| status.kind == RecordKind::Empty).count();
+        if self.list.epoch > 1 && new == self.members.len() {
+            return Some(NO_EARLIER_LIST.to_owned());
         }
         if self.standstill().is_some() {
             return None;

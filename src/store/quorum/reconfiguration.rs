@@ -47,7 +47,7 @@ impl Membership {
             status.and_then(|status| status.is_fresh().then_some(status).ok_or_else(stale))
         };
         let seen: Vec<_> = self.members.iter().map(|member| fresh(member.status())).collect();
-        if seen.iter().flatten().any(|status| status.is_born) {
+        if seen.iter().flatten().any(|status| status.is_born || !status.is_unnamed()) {
             self.has_been.store(true, Ordering::Relaxed);
         }
         let is_ours = |status: Result<MemberStatus, String>| {
@@ -83,7 +83,7 @@ impl Membership {
             // has just started finds nothing but servers that know nothing.
             let was_born = self.has_been.load(Ordering::Relaxed);
             let is_due = was_born || status.first_at.elapsed() >= LOOK_AGAIN;
-            if is_stranger && is_due && self.may_join(&statuses) {
+            if is_stranger && is_due && self.may_join(&statuses, &seen) {
                 self.change(index, status, Change::Join { was_born }).await;
             }
             let is_over =
@@ -103,10 +103,19 @@ impl Membership {
                  restarted with the latest list of its quorum"
             ));
         }
-        let differs = |status: MemberStatus| status.kind == RecordKind::Differs;
-        let other = self.members.iter().find(|member| member.status().is_ok_and(differs))?;
+        let of_kind = |kind| {
+            let is = move |status: MemberStatus| status.kind == kind;
+            self.members.iter().find(|member| member.status().is_ok_and(is))
+        };
+        let (other, knows) = if let Some(other) = of_kind(RecordKind::Differs) {
+            (other, "another list of servers with the same epoch")
+        } else if !self.knows_whose() {
+            (of_kind(RecordKind::Later)?, "a later list of servers, and whose it is is not known")
+        } else {
+            return None;
+        };
         Some(format!(
-            "{} knows another list of servers with the same epoch: meanwhile this gateway takes no server in, and ends no quarantine",
+            "{} knows {knows}: meanwhile this gateway takes no server in, and ends no quarantine",
             other.name
         ))
     }
@@ -243,9 +252,12 @@ impl Membership {
 
     /// Whether servers that forgot, or are new in the list, may go into quarantine. After a change of the list, most
     /// servers of the former list must have learned the new one first: until then the former list may still grant
-    /// locks.
-    fn may_join(&self, statuses: &Statuses) -> bool {
-        self.list.epoch == 1 || self.is_settled(statuses)
+    /// locks. Where so many have forgotten that the others are not known to be ours, the word of any of these is enough for that.
+    fn may_join(&self, statuses: &Statuses, seen: &Statuses) -> bool {
+        let have_forgotten = statuses.iter().flatten().filter(|status| status.has_forgotten()).count();
+        self.list.epoch == 1
+            || self.is_settled(statuses)
+            || have_forgotten >= self.blocking() && self.is_settled(seen)
     }
 
     fn is_settled(&self, statuses: &Statuses) -> bool {

@@ -1,7 +1,10 @@
 //! The id of a quorum, by which servers of another one with the same names are told apart.
 
-use super::{Client, Gateway, Quorum, RedisServer, eventually, fresh_token, ready, run, why_not_ready};
+use super::{
+    Client, Duration, Gateway, Quorum, RedisServer, eventually, fresh_token, ready, run, why_not_ready,
+};
 use kit::quorum::{BRIEF, RECORD, counts_at_once, shows};
+use tokio::time::Instant;
 
 /// The id that a server's record has.
 async fn id(node: &RedisServer) -> Option<String> {
@@ -152,27 +155,162 @@ async fn servers_whose_id_most_have_lost_have_no_vote_and_the_others_make_one_of
 /// Locks may be held of which the first two know nothing any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_forgot_beside_one_without_a_vote_are_not_new_when_that_one_is_emptied() {
+    // A gateway that has just started may have taken that one in, too: then only its id says that it was part of a quorum.
+    for is_born in [true, false] {
+        let quorum = Quorum::start(3).await;
+        let founder = ready(quorum.gateway(&BRIEF).await).await;
+        common_id(&quorum).await;
+        drop(founder);
+        let (lost, kept) = (&quorum.nodes[..2], &quorum.nodes[2]);
+        if !is_born {
+            let _: u64 = kept.command(&["HDEL", RECORD, "born"]).await;
+        }
+        for node in lost {
+            let _: () = node.command(&["FLUSHALL"]).await;
+            node.stand_still().await;
+        }
+        let second = quorum.gateway(&BRIEF).await;
+        eventually("the one is looked at before the others", async || {
+            why_not_ready(&second).await.is_some_and(|why| why.contains("it belongs to another quorum"))
+        })
+        .await;
+        for node in lost {
+            node.signal("CONT");
+        }
+        for node in lost {
+            shows(&second, node, "quarantine").await;
+        }
+        drop(second);
+        let _: () = kept.command(&["FLUSHALL"]).await;
+        let third = quorum.gateway(&BRIEF).await;
+        shows(&third, kept, "quarantine").await;
+        let client = Client::new(third.address);
+        client.put("/locks/k?ttl=4s").send().await.expect_problem(503, "store-unavailable");
+        for node in &quorum.nodes {
+            let since: u64 = node.command(&["HGET", RECORD, "since"]).await;
+            assert!(since > 0, "it is taken for new");
+        }
+    }
+}
+
+/// Of two servers of four as well: most of them cannot say their id any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_lost_their_data_after_a_change_of_the_list_are_taken_in_again() {
+    for count in [3, 4] {
+        let quorum = Quorum::start(count).await;
+        let founder = ready(quorum.gateway(&BRIEF).await).await;
+        let former = common_id(&quorum).await;
+        drop(founder);
+        for node in &quorum.nodes {
+            let _: u64 = node.command(&["HSET", RECORD, "epoch", "2"]).await;
+        }
+        let (lost, kept) = quorum.nodes.split_at(2);
+        for node in lost {
+            let _: () = node.command(&["FLUSHALL"]).await;
+        }
+        let gateway = quorum.gateway(&[&BRIEF[..], &["--redlock-epoch", "2"]].concat()).await;
+        for node in lost {
+            shows(&gateway, node, "quarantine").await;
+        }
+        counts_at_once(&lost[0]).await;
+        // Of four, the second is not let out yet: three may remember more. So one of those is emptied before.
+        let (before, after) = kept.split_at(count - 3);
+        for node in before {
+            let _: () = node.command(&["FLUSHALL"]).await;
+        }
+        for node in lost.iter().chain(before) {
+            counts_at_once(node).await;
+        }
+        let gateway = ready(gateway).await;
+        for node in after {
+            shows(&gateway, node, "unusable").await;
+            let _: () = node.command(&["FLUSHALL"]).await;
+            counts_at_once(node).await;
+        }
+        for node in &quorum.nodes {
+            shows(&gateway, node, "counts").await;
+        }
+        assert_ne!(common_id(&quorum).await, former);
+        // Without any that tells of the list, nothing says when their leases end.
+        drop(gateway);
+        for node in &quorum.nodes {
+            let _: () = node.command(&["FLUSHALL"]).await;
+        }
+        let late = quorum.gateway(&[&BRIEF[..], &["--redlock-epoch", "2"]].concat()).await;
+        let why = "no server knows an earlier list: a first list has epoch 1, and if all servers have lost their data, stop all gateways";
+        eventually("it is said", async || why_not_ready(&late).await.is_some_and(|said| said.contains(why)))
+            .await;
+        let check = run(&["check", "--store", &quorum.url(), "--redlock-epoch", "2"]);
+        let page = String::from_utf8(check.stdout).unwrap();
+        assert!(page.contains(why), "{page}");
+        // The one that is away may know it.
+        quorum.nodes[0].stand_still().await;
+        eventually("it is not said", async || {
+            why_not_ready(&late).await.is_some_and(|said| !said.contains(why))
+        })
+        .await;
+        quorum.nodes[0].signal("CONT");
+    }
+}
+
+/// {1,2,3} to {1,2,4}, and 2 and 3 forget: they must not help the former list to grant what the later one has granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_earlier_list_takes_no_server_in_beside_one_that_alone_tells_of_a_later_list() {
     let quorum = Quorum::start(3).await;
     let founder = ready(quorum.gateway(&BRIEF).await).await;
     common_id(&quorum).await;
     drop(founder);
-    for node in &quorum.nodes[..2] {
+    let (first, others) = quorum.nodes.split_first().unwrap();
+    let _: u64 = first.command(&["HSET", RECORD, "epoch", "2"]).await;
+    for node in others {
         let _: () = node.command(&["FLUSHALL"]).await;
+        node.stand_still().await;
     }
-    let second = quorum.gateway(&BRIEF).await;
-    for node in &quorum.nodes[..2] {
-        shows(&second, node, "quarantine").await;
+    let former = quorum.gateway(&BRIEF).await;
+    eventually("the first is looked at before the others", async || {
+        why_not_ready(&former).await.is_some_and(|why| why.contains("it belongs to another quorum"))
+    })
+    .await;
+    for node in others {
+        node.signal("CONT");
     }
-    drop(second);
-    let _: () = quorum.nodes[2].command(&["FLUSHALL"]).await;
-    let third = quorum.gateway(&BRIEF).await;
-    shows(&third, &quorum.nodes[2], "quarantine").await;
-    let client = Client::new(third.address);
-    client.put("/locks/k?ttl=4s").send().await.expect_problem(503, "store-unavailable");
-    for node in &quorum.nodes {
-        let since: u64 = node.command(&["HGET", RECORD, "since"]).await;
-        assert!(since > 0, "it is taken for new");
+    let why = "knows a later list of servers, and whose it is is not known: meanwhile this gateway takes no server in";
+    eventually("it is said of each", async || {
+        why_not_ready(&former).await.is_some_and(|said| said.matches(why).count() == 2)
+    })
+    .await;
+    let warns = |line: &str| line.contains("\"WARN\"") && line.contains(why);
+    former.logs("the log warns of it", warns).await;
+    let looked_at = Instant::now();
+    while looked_at.elapsed() < Duration::from_secs(3) {
+        for node in others {
+            assert_eq!(node.command::<u64>(&["EXISTS", RECORD]).await, 0, "it was taken in");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_without_an_id_serve_beside_another_quorums_with_a_later_list_and_get_one_without_it() {
+    let quorum = Quorum::start(3).await;
+    let founder = ready(quorum.gateway(&BRIEF).await).await;
+    let known = common_id(&quorum).await;
+    drop(founder);
+    let (other, ours) = quorum.nodes.split_first().unwrap();
+    belongs_to(other, "another").await;
+    let _: u64 = other.command(&["HSET", RECORD, "epoch", "2"]).await;
+    for node in ours {
+        let _: u64 = node.command(&["HDEL", RECORD, "quorum"]).await;
+    }
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    shows(&gateway, other, "unusable").await;
+    Client::new(gateway.address).put("/locks/k?ttl=4s").send().await.expect(201);
+    assert_eq!((id(&ours[0]).await, id(&ours[1]).await), (None, None));
+    // Its address leads where it should.
+    let _: u64 = other.command(&["HDEL", RECORD, "quorum"]).await;
+    let _: u64 = other.command(&["HSET", RECORD, "epoch", "1"]).await;
+    assert_eq!(common_id(&quorum).await, known);
+    shows(&gateway, other, "counts").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -41,6 +41,12 @@ impl Membership {
         }
     }
 
+    /// Whether the id of the quorum is known, since a server that was looked at says it.
+    pub(in crate::store::quorum) fn knows_whose(&self) -> bool {
+        let says_it = |status: MemberStatus| status.is_ours() && !status.is_unnamed();
+        self.members.iter().any(|member| member.status().is_ok_and(says_it))
+    }
+
     /// Lets a process count as this server; `false` if it counts as another.
     pub(super) fn claim(&self, run: &str, index: usize) -> bool {
         let mut runs = self.runs.lock();

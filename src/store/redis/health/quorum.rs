@@ -23,6 +23,10 @@ pub(crate) const KEEPS_NO_RECORDS: &str =
 pub(crate) const UNLIKE_IDS: &str = "it belongs to another quorum, or others of these servers do, are away, or have lost their data: most of \
      them have not its id";
 
+/// Why no server counts, where all are new by a list that is not the first.
+pub(crate) const NO_EARLIER_LIST: &str = "no server knows an earlier list: a first list has epoch 1, and if all servers have lost their \
+     data, stop all gateways for --max-ttl first";
+
 /// How far the clocks of the servers may be apart before that is worth a word: numbers may be so far ahead of a clock, and
 /// no further.
 const CLOCKS_APART_SECONDS: f64 = 5.0;
@@ -378,8 +382,8 @@ fn standing(members: &[QuorumServer], names: &[String], list: &ServerList) -> (u
         } else if known.is(RecordKind::Empty) {
             let why = match (new == members.len(), list.epoch) {
                 (true, 1) => "it counts as soon as all servers of the quorum are there",
-                (true, _) => "no server knows an earlier list, and a first list has epoch 1",
-                (false, _) => {
+                (true, _) if new == names.len() => NO_EARLIER_LIST,
+                _ => {
                     "it is new or has lost its data, and goes into quarantine: if it does not, the gateways' log says why"
                 }
             };
