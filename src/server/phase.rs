@@ -36,7 +36,8 @@ pub fn end_on_signals(draining: CancellationToken, at_once: CancellationToken) -
                 _ = interrupt.recv() => "SIGINT",
             }
         };
-        tracing::info!("{}: draining", next().await);
+        let name = next().await;
+        tracing::info!("{name}: draining");
         draining.cancel();
         let drains_since = Instant::now();
         loop {
