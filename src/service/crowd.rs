@@ -100,7 +100,7 @@ impl RecordWaits {
         let (registry, closing) = (Mutex::default(), CancellationToken::new());
         let waits = Arc::new(Self { store, name: rand::random(), registry, closing });
         if let Some(heard) = heard {
-            tokio::spawn(Self::keep_hearing(Arc::downgrade(&waits), waits.closing.clone(), heard));
+            tokio::spawn(Self::keep_hearing(Arc::downgrade(&waits), heard));
         }
         waits
     }

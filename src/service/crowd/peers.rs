@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::RecordWaits;
 use crate::lock::LockKey;
@@ -47,16 +46,10 @@ impl RecordWaits {
         self.say(&Letter::AwaitsRecords { from: self.name });
     }
 
-    pub(super) async fn keep_hearing(
-        waits: Weak<Self>,
-        closing: CancellationToken,
-        mut heard: broadcast::Receiver<Heard>,
-    ) {
+    /// Hears what others say, for as long as there is a store: a gateway that drains still tells those who wait elsewhere.
+    pub(super) async fn keep_hearing(waits: Weak<Self>, mut heard: broadcast::Receiver<Heard>) {
         loop {
-            let heard = tokio::select! {
-                heard = heard.recv() => heard,
-                () = closing.cancelled() => return,
-            };
+            let heard = heard.recv().await;
             let Some(waits) = waits.upgrade() else { return };
             match heard {
                 Ok(Heard::Told(Topic::Watchers, text)) => waits.heed(&text),

@@ -238,9 +238,8 @@ impl Watch {
                 heard = heard.recv() => Some(heard),
                 _ = looks.tick() => None,
             };
-            let Some(watch) = watch.upgrade().filter(|watch| !watch.is_closed.load(Ordering::Acquire)) else {
-                return;
-            };
+            // Also while the gateway drains: others watch what it still does.
+            let Some(watch) = watch.upgrade() else { return };
             match heard {
                 Some(Ok(Heard::Told(Topic::Watchers, text))) => watch.heed(&text),
                 Some(Ok(Heard::Told(Topic::Events, text))) => watch.read(&text),
@@ -250,8 +249,8 @@ impl Watch {
                     watch.resync();
                 }
                 Some(Ok(Heard::Connected)) => {}
-                Some(Ok(Heard::Deaf)) => watch.hear_by_others().await,
-                Some(Err(RecvError::Lagged(_))) => watch.resync(),
+                // What was skipped may say that a server is heard no more.
+                Some(Ok(Heard::Deaf) | Err(RecvError::Lagged(_))) => watch.hear_by_others().await,
                 Some(Err(RecvError::Closed)) => return,
                 None => watch.see_to_others(&mut summoned_at),
             }

@@ -1,12 +1,18 @@
 //! What gateways tell each other, and what becomes of that when servers, gateways and connections fail.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost::lock::{LeaseToken, LockKey, Terms, Ttl};
+use fencepost::service::{AcquireRequest, LockService, Outcome, Tenant};
 use tokio::time::Instant;
 
 use super::{Pair, Record, SOON, Stream};
 use kit::proxy::Framing;
-use kit::{Client, Gateway, Proxy, RedisServer, SentinelSetup, eventually, fresh_token, server_port};
+use kit::stores::redis_store;
+use kit::{
+    Client, Gateway, PATIENCE, Proxy, RedisServer, SentinelSetup, eventually, fresh_token, server_port,
+};
 
 /// Takes a lock of this name and gives it back.
 async fn take_and_release(client: &Client, key: &str) {
@@ -110,6 +116,35 @@ async fn a_gateway_that_comes_and_one_that_goes_has_those_who_watch_look() {
     // What it did last, nobody knows.
     there.kill();
     all_is_looked_at(&mut stream).await;
+}
+
+/// As in each rolling restart: its readers go to another gateway at once, and it still answers what is under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_gateway_does_while_it_drains_is_told_to_those_who_begin_to_watch_meanwhile() {
+    const MARK_TTL: Duration = Duration::from_secs(60);
+    let redis = RedisServer::start().await;
+    let here = Gateway::on_redis(&redis, &[]).await;
+    let draining = LockService::new(Arc::new(redis_store(&redis, MARK_TTL)), PATIENCE, MARK_TTL);
+    draining.stop_waiting();
+    let record = Record::of(Stream::open(&Client::new(here.address), "key=k").await);
+    let (key, ttl) = (LockKey::parse(b"k").unwrap(), Ttl::from_ms(20_000).unwrap());
+    // The first deeds may come before the connection by which it hears that it is asked.
+    eventually("what it does is told", async || {
+        let (key, terms, tenant) = (key.clone(), Terms::default(), Tenant::default());
+        let token = LeaseToken::parse(fresh_token().as_bytes()).unwrap();
+        let (of_it, note, wait) = (Some(token.clone()), Default::default(), Duration::ZERO);
+        let wish = AcquireRequest { key: key.clone(), token: of_it, ttl, note, wait, terms, tenant };
+        let Outcome::Granted(lease, guard) = draining.acquire(wish).await.unwrap().outcome else {
+            panic!("it was not granted");
+        };
+        guard.disarm();
+        let number = lease.fencing_token.get();
+        draining.release(&key, &token).await.unwrap();
+        // A letter takes some milliseconds.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        record.has_released(number)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

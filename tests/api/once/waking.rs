@@ -1,11 +1,17 @@
 //! Who waits is woken: by a result, by a worker that leaves, by the end of a lease, with messages between gateways or without.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use fencepost::lock::{LeaseToken, LockKey};
+use fencepost::once::GivenUp;
+use fencepost::service::LockService;
 
 use super::crowd::BEGINS;
 use super::{Pair, begin, earlier, on_each_pair, store, sum, wait_there, way};
 use crate::waiting::median;
-use kit::{Client, eventually, fresh_token};
+use kit::stores::redis_store;
+use kit::{Client, PATIENCE, eventually, fresh_token};
 
 on_each_pair!(
     a_result_wakes_who_waits,
@@ -132,6 +138,24 @@ async fn a_wait_that_ends_is_told_how_far_it_is(pair: Pair) {
     // The worker itself waits for nothing.
     let own = begin(&there, "wait=30s&ttl=1m", &worker).within(Duration::from_secs(5)).send().await;
     assert_eq!(way(&own.expect(201)), "continued");
+}
+
+/// As what it had begun before is still done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_drains_wakes_those_who_wait_at_others() {
+    const MARK_TTL: Duration = Duration::from_secs(60);
+    let pair = super::on_redis().await;
+    let store = Arc::new(redis_store(pair.redis.as_ref().unwrap(), MARK_TTL));
+    let draining = LockService::new(store, PATIENCE, MARK_TTL);
+    // By now it hears the others.
+    draining.check().await.unwrap();
+    draining.stop_waiting();
+    let key = LockKey::parse(b"k").unwrap();
+    let gives_up = async |_: &Client, worker: &str| {
+        let worker = LeaseToken::parse(worker.as_bytes()).unwrap();
+        assert_eq!(draining.give_up(&key, &worker, false).await, Ok(GivenUp::GivenUp));
+    };
+    assert!(median(delays(&pair, gives_up).await) < TOLD);
 }
 
 /// No gateway hears another: each looks for itself.
