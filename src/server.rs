@@ -44,7 +44,7 @@ use self::connection::serve_connection;
 use self::handshake::{HandshakeTurns, shake_hands};
 use self::phase::{DRAIN_GRACE, Phase};
 use self::protocol::Protocols;
-use self::tcp_timeout::{TCP_USER_TIMEOUT, TimeoutStream};
+use self::tcp_timeout::TimeoutStream;
 use crate::telemetry::ConnectionRefused;
 
 pub use application::{Application, BodyWasRead, Malformed, Peer, SharedByAnswers};
@@ -62,8 +62,8 @@ const BACKLOG_CONNECTIONS: u32 = 4096;
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 /// The time between two such probes.
 const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// After this many lost probes, the peer is given up. On Linux, [`TCP_USER_TIMEOUT`] overrides this: one lost probe is
-/// then enough.
+/// After this many lost probes, the peer is given up. On Linux, the user timeout overrides this: one lost probe is then
+/// enough.
 const TCP_KEEPALIVE_PROBES: u32 = 3;
 /// The pause after an accept that failed for lack of file descriptors or memory. Without it, the next one would fail
 /// too.
@@ -114,9 +114,13 @@ pub async fn serve(
     let grace = DRAIN_GRACE.min(server.settings.drain_timeout);
     server.phase.send_replace(Phase::Draining);
     server.accept_until(&listener, sleep(grace)).await;
-    server.accept_backlog(listener);
-
+    // Idle connections end first, and give their descriptors to those that are accepted.
     server.phase.send_replace(Phase::Closing);
+    select! {
+        biased;
+        () = server.accept_backlog(listener) => {}
+        () = &mut deadline => {}
+    }
     server.connections.close();
     server.streams.close();
     let cut_connections = select! {
@@ -197,16 +201,19 @@ impl<A: Application> Server<A> {
                     None => reset(&stream),
                 },
                 Err(error) if concerns_one_connection(&error) => debug!(%error, "a connection failed early"),
-                Err(error) => {
-                    let now = Instant::now();
-                    if self.last_warning.is_none_or(|last| now - last >= ACCEPT_WARNING_INTERVAL) {
-                        warn!(%error, "cannot accept connections");
-                        self.last_warning = Some(now);
-                    }
-                    sleep(ACCEPT_PAUSE).await;
-                }
+                Err(error) => self.pause_after(error).await,
             }
         }
+    }
+
+    /// Waits until the next accept may succeed again.
+    async fn pause_after(&mut self, error: io::Error) {
+        let now = Instant::now();
+        if self.last_warning.is_none_or(|last| now - last >= ACCEPT_WARNING_INTERVAL) {
+            warn!(%error, "cannot accept connections");
+            self.last_warning = Some(now);
+        }
+        sleep(ACCEPT_PAUSE).await;
     }
 
     /// A permit for one more connection of this address, unless the address has as many as it may have.
@@ -231,7 +238,7 @@ impl<A: Application> Server<A> {
     ///
     /// The clients of these connections may have sent their requests already. If the listener were closed first, they
     /// would be reset. They are served without permits, because waiting for permits could take the whole drain.
-    fn accept_backlog(&mut self, listener: TcpListener) {
+    async fn accept_backlog(&mut self, listener: TcpListener) {
         // This uses the bare socket. tokio's socket only knows what its poller has seen so far.
         let listener = match listener.into_std() {
             Ok(listener) => listener,
@@ -249,17 +256,16 @@ impl<A: Application> Server<A> {
                 },
                 Err(error) if concerns_one_connection(&error) => debug!(%error, "a connection failed early"),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => return warn!(%error, "cannot accept connections"),
+                Err(error) => self.pause_after(error).await,
             }
         }
     }
 
     fn spawn(&self, (stream, address, place): Accepted, permit: Option<OwnedSemaphorePermit>) {
-        if let Err(error) = set_socket_options(&stream) {
-            debug!(%error, "cannot set socket options");
-        }
-        // The subscription is made here and not in the task, so that the task misses no later phase.
+        set_socket_options(&stream);
+        // The subscription is made here and not in the task, so that the task misses no later phase, nor the current one.
         let mut phase = self.phase.subscribe();
+        phase.mark_changed();
         let (protocols, app) = (Arc::clone(&self.protocols), self.app.clone());
         let (settings, backpressure) = (Arc::clone(&self.settings), Arc::clone(&self.backpressure));
         let turns = Arc::clone(&self.turns);
@@ -295,17 +301,19 @@ fn reset(stream: &TcpStream) {
     }
 }
 
-fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
+/// Sets what can be set; [`TimeoutStream`] sees to the user timeout.
+fn set_socket_options(stream: &TcpStream) {
     let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new()
+        .with_time(TCP_KEEPALIVE_IDLE)
+        .with_interval(TCP_KEEPALIVE_INTERVAL)
+        .with_retries(TCP_KEEPALIVE_PROBES);
     // Answers are small and complete. To wait for more bytes would only delay them.
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(TCP_KEEPALIVE_IDLE)
-            .with_interval(TCP_KEEPALIVE_INTERVAL)
-            .with_retries(TCP_KEEPALIVE_PROBES),
-    )?;
-    socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))
+    for is_set in [socket.set_tcp_nodelay(true), socket.set_tcp_keepalive(&keepalive)] {
+        if let Err(error) = is_set {
+            debug!(%error, "cannot set a socket option");
+        }
+    }
 }
 
 /// Whether an error of `accept` is only about the connection that it would have returned. Then the next one can be

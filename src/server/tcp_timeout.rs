@@ -4,18 +4,18 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tracing::debug;
+use tracing::warn;
 
 /// The longest time that sent bytes may stay unacknowledged, or the peer's window closed. Then the kernel gives up the
 /// peer. A request may have less time ([`TcpTimeout`]).
-pub(super) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time that the peer of one connection has. Each request finds it among its extensions, and may shorten it: these are the
 /// times that the current requests ask for. Several requests can share an HTTP/2 connection.
@@ -55,14 +55,15 @@ impl Drop for ShortTcpTimeout {
 pub(super) struct TimeoutStream<S> {
     stream: S,
     tcp_timeout: TcpTimeout,
-    /// The time that the kernel was told last.
-    told: Duration,
+    /// The time that the kernel was told last, if it took any.
+    told: Option<Duration>,
 }
 
 impl<S: AsFd> TimeoutStream<S> {
-    /// `stream` has the user timeout of all accepted sockets.
     pub(super) fn new(stream: S, tcp_timeout: TcpTimeout) -> Self {
-        Self { stream, tcp_timeout, told: TCP_USER_TIMEOUT }
+        let mut stream = Self { stream, tcp_timeout, told: None };
+        stream.tell();
+        stream
     }
 
     /// The socket itself.
@@ -70,13 +71,17 @@ impl<S: AsFd> TimeoutStream<S> {
         &self.stream
     }
 
-    /// Tells the kernel before it gets more to send: that is when its time begins to count.
+    /// Tells the kernel before it gets more to send: that is when its time begins to count. If that fails, it is tried again
+    /// before the next write.
     fn tell(&mut self) {
-        let wanted = self.tcp_timeout.shortest();
+        static WARNED: Once = Once::new();
+        let wanted = Some(self.tcp_timeout.shortest());
         if wanted != self.told {
-            self.told = wanted;
-            if let Err(error) = SockRef::from(&self.stream).set_tcp_user_timeout(Some(wanted)) {
-                debug!(%error, "cannot set the user timeout");
+            match SockRef::from(&self.stream).set_tcp_user_timeout(wanted) {
+                Ok(()) => self.told = wanted,
+                Err(error) => WARNED.call_once(|| {
+                    warn!(%error, "cannot set TCP_USER_TIMEOUT: clients that vanish are noticed late");
+                }),
             }
         }
     }
@@ -121,5 +126,57 @@ impl<S: AsyncWrite + AsFd + Unpin> AsyncWrite for TimeoutStream<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+    use std::cell::Cell;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::BorrowedFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// A connection whose options cannot be set a few times: in their place, those of a socket without this option are.
+    struct Refusing {
+        stream: TcpStream,
+        other: UnixStream,
+        refusals: Cell<u32>,
+    }
+
+    impl AsFd for Refusing {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            match self.refusals.get() {
+                0 => self.stream.as_fd(),
+                left => {
+                    self.refusals.set(left - 1);
+                    self.other.as_fd()
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_timeout_that_could_not_be_set_is_set_before_the_next_write() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, refusals) = (UnixStream::pair().unwrap().0, Cell::new(1));
+        let tcp_timeout = TcpTimeout::default();
+        let refusing = Refusing { stream: connection, other, refusals };
+        let mut stream = TimeoutStream::new(refusing, tcp_timeout.clone());
+        let time = |stream: &TimeoutStream<Refusing>| SockRef::from(&stream.stream.stream).tcp_user_timeout();
+        assert_ne!(time(&stream).unwrap(), Some(TCP_USER_TIMEOUT), "it was not refused");
+        stream.tell();
+        assert_eq!(time(&stream).unwrap(), Some(TCP_USER_TIMEOUT));
+        let short = Duration::from_secs(3);
+        let _short = tcp_timeout.at_most(short);
+        stream.stream.refusals.set(2);
+        for is_told in [false, false, true, true] {
+            stream.tell();
+            assert_eq!(time(&stream).unwrap() == Some(short), is_told);
+        }
     }
 }

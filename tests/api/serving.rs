@@ -16,6 +16,7 @@ use fencepost::server::{Application, ServerSettings, serve};
 use fencepost::service::LockService;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use http_body_util::BodyExt;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -155,6 +156,40 @@ async fn a_draining_server_is_not_ready() {
         false
     })
     .await;
+}
+
+/// The idle connections have all descriptors, and the clients that wait have sent their requests already.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_answers_those_who_wait_in_the_backlog_by_the_descriptors_of_idle_connections() {
+    const MOST: usize = 40;
+    let most = MOST.to_string();
+    let args = ["--max-connections", &most, "--max-connections-per-address", "1000"];
+    let mut gateway = Gateway::embedded(&args).await;
+    const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let connect = async || {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        stream.write_all(REQUEST).await.unwrap();
+        stream
+    };
+    let mut idle = Vec::new();
+    for _ in 0..MOST {
+        let mut stream = connect().await;
+        parse(&read_response(&mut stream).await.unwrap()).expect(200);
+        idle.push(stream);
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..MOST {
+        waiting.push(connect().await);
+    }
+    let open = std::fs::read_dir(format!("/proc/{}/fd", gateway.pid())).unwrap().count() as u64;
+    let limit = Rlimit { current: Some(open + 2), maximum: getrlimit(Resource::Nofile).maximum };
+    prlimit(Pid::from_raw(gateway.pid().try_into().unwrap()), Resource::Nofile, limit).unwrap();
+    gateway.signal("TERM");
+    for mut stream in waiting {
+        let answer = read_response(&mut stream).await.expect("it is cut off");
+        assert_eq!(parse(&answer).expect(200).header("connection"), Some("close"));
+    }
+    assert_eq!(gateway.exit_status().await.code(), Some(0));
 }
 
 /// Thirty clients in closed loops, on connections that they keep until they are told to close them.
