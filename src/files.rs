@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::telemetry::metrics::{SettingsFile, metrics};
 
@@ -20,6 +20,16 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long files may take before it is told that they do not answer, as on a network mount whose server is away.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
+
+/// How long files that do not answer are waited for, before another thread looks at them: a mount that hangs may have been
+/// replaced, and a call that waits for the old one returns perhaps never.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// The most threads that are left behind in such calls. With these, the next look is waited for until it returns.
+const MOST_LEFT_BEHIND: usize = 64;
+
+/// A look that was left behind. What it reads later is dropped.
+struct LeftBehind;
 
 /// What came of reading the files: what is different now, or what is wrong.
 pub type Read = Result<String, String>;
@@ -86,30 +96,33 @@ pub fn open_to_others(file: &Path) -> Option<PathBuf> {
     can_write(directory, STICKY).then(|| directory.to_owned())
 }
 
-/// Calls `reload` at first, whenever one of the files has changed, and whenever `asked` asks for it. After a failure it
-/// calls it again each second. It ends with the sender of `asked`. It tells the result, unless it was `said` before and
-/// nothing was done since. The metrics always say whether the last `reload` succeeded. That files do not answer is such a
-/// failure, told while it lasts.
-pub async fn watch_files(
+/// Calls `read` at first, whenever one of the files has changed, and whenever `asked` asks for it, and then what it returns,
+/// which puts into force what was read. After a failure it does so again each second. It ends with the sender of `asked`. It
+/// tells the result, unless it was `said` before and nothing was done since. The metrics always say whether the last one
+/// succeeded. That files do not answer is such a failure, told while it lasts. Then it is begun anew each minute, and when
+/// `asked` asks for it; what the earlier `read` returns after that is dropped.
+pub async fn watch_files<C: FnOnce() -> Read + Send + 'static>(
     what: SettingsFile,
     paths: Vec<impl AsRef<Path> + Send + Sync + 'static>,
     mut asked: watch::Receiver<()>,
     mut said: Read,
-    reload: impl Fn() -> Read + Send + Sync + 'static,
+    read: impl Fn() -> Result<C, String> + Send + Sync + 'static,
     tell: impl Fn(&Read),
 ) {
-    let (paths, reload) = (Arc::new(paths), Arc::new(reload));
+    let (paths, read, threads) = (Arc::new(paths), Arc::new(read), Arc::new(()));
     let mut known = None;
     // Since the settings were read at the start, they may have changed.
     let mut is_due = true;
     let tell_metrics = |read: &Read| metrics().settings_in_force.set(what, read.is_ok().into());
     tell_metrics(&said);
-    let tell_silence = || {
-        let limit_s = SILENT_AFTER.as_secs();
-        let silence = Err(format!("to read it takes longer than {limit_s} s: its disk or mount may hang"));
+    let limit_s = SILENT_AFTER.as_secs();
+    let silence = Err(format!("to read it takes longer than {limit_s} s: its disk or mount may hang"));
+    let tell_silence = |said: &mut Read| {
         tell_metrics(&silence);
-        tell(&silence);
-        silence
+        if *said != silence {
+            tell(&silence);
+            said.clone_from(&silence);
+        }
     };
     let mut ticks = interval(LOOK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -123,7 +136,8 @@ pub async fn watch_files(
         };
         let looked_at = paths.clone();
         let look = move || looked_at.iter().map(|path| trace(path.as_ref())).collect::<Vec<_>>();
-        let found = aside(look, || said = tell_silence()).await;
+        let found = aside(look, &threads, || tell_silence(&mut said), &mut asked).await;
+        let Ok(found) = found else { continue };
         // What was told as silent is read anew, also if nothing has changed.
         is_due |= said.is_err();
         let is_changed = known.is_some() && found != known;
@@ -132,11 +146,13 @@ pub async fn watch_files(
         }
         // What changes while it is read is found by the next look.
         known = found;
-        let (reload, read_from) = (reload.clone(), paths.clone());
-        let read = move || no_pipe(&read_from).and_then(|()| reload());
-        let read = aside(read, || said = tell_silence()).await;
-        let read =
-            read.unwrap_or_else(|| Err("the program made a mistake while it read the file".to_owned()));
+        let (read, read_from) = (read.clone(), paths.clone());
+        let read = move || no_pipe(&read_from).and_then(|()| read());
+        let read = aside(read, &threads, || tell_silence(&mut said), &mut asked).await;
+        let Ok(read) = read else { continue };
+        let read = read
+            .unwrap_or_else(|| Err("the program made a mistake while it read the file".to_owned()))
+            .and_then(|put_into_force| put_into_force());
         // Where the look failed, for want of a thread perhaps, nothing is known with which the next could be compared.
         is_due = read.is_err() || known.is_none();
         tell_metrics(&read);
@@ -147,20 +163,38 @@ pub async fn watch_files(
     }
 }
 
-/// Runs on a thread of its own: a mount that hangs would stop the threads of the runtime one by one. The end of the
-/// process does not wait for this thread. `None` if it panics. If it takes long, that is told, and it goes on.
+/// Runs on a thread of its own, one of `threads`: a mount that hangs would stop the threads of the runtime one by one. The end
+/// of the process does not wait for this thread. `None` if it panics. If it takes long, that is told, and it goes on until
+/// it is left behind.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
+    threads: &Arc<()>,
     tell_silence: impl FnOnce(),
-) -> Option<T> {
+    asked: &mut watch::Receiver<()>,
+) -> Result<Option<T>, LeftBehind> {
     let (done, mut is_done) = oneshot::channel();
-    // If the process ends meanwhile, no receiver is left.
-    thread::Builder::new().name("files".into()).spawn(move || drop(done.send(work()))).ok()?;
+    let counted = threads.clone();
+    let work = move || {
+        // If the process ends meanwhile, no receiver is left.
+        drop(done.send(work()));
+        drop(counted);
+    };
+    if thread::Builder::new().name("files".into()).spawn(work).is_err() {
+        return Ok(None);
+    }
     if let Ok(done) = timeout(SILENT_AFTER, &mut is_done).await {
-        return done.ok();
+        return Ok(done.ok());
     }
     tell_silence();
-    is_done.await.ok()
+    // One count is the caller's.
+    if Arc::strong_count(threads) - 1 > MOST_LEFT_BEHIND {
+        return Ok(is_done.await.ok());
+    }
+    tokio::select! {
+        done = &mut is_done => Ok(done.ok()),
+        _ = asked.changed() => Err(LeftBehind),
+        () = sleep(LOOK_AGAIN_AFTER - SILENT_AFTER) => Err(LeftBehind),
+    }
 }
 
 /// To open a pipe is to wait for the one who writes to it, perhaps for ever.
@@ -187,6 +221,11 @@ mod tests {
 
     const NO_FILES: Vec<PathBuf> = Vec::new();
 
+    /// What was read, and has no effect.
+    fn only(read: Read) -> Result<impl FnOnce() -> Read, String> {
+        read.map(|read| move || Ok(read))
+    }
+
     #[test]
     fn who_may_read_a_file_is_part_of_its_trace() -> io::Result<()> {
         let file = std::env::temp_dir().join(format!("fencepost-trace-{}", std::process::id()));
@@ -208,11 +247,13 @@ mod tests {
         let count = Arc::new(AtomicUsize::new(0));
         let (sender, told) = mpsc::channel();
         let counted = count.clone();
-        let reload = move || match SECONDS[counted.fetch_add(1, Ordering::Relaxed)] {
-            "nothing" => Err("nothing".to_owned()),
-            "panic" => panic!("on purpose"),
-            "revoked a" => Ok("revoked a".to_owned()),
-            problem => Err(problem.to_owned()),
+        let reload = move || {
+            only(match SECONDS[counted.fetch_add(1, Ordering::Relaxed)] {
+                "nothing" => Err("nothing".to_owned()),
+                "panic" => panic!("on purpose"),
+                "revoked a" => Ok("revoked a".to_owned()),
+                problem => Err(problem.to_owned()),
+            })
         };
         let (_asks, asked) = watch::channel(());
         let tell = |read: &Read| drop(sender.send(read.clone()));
@@ -252,7 +293,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("fencepost-looks-{}", std::process::id()));
         fs::write(&file, "before")?;
         let (read_from, watched) = (file.clone(), SecondLookFails(file.clone(), AtomicUsize::new(0)));
-        let reload = move || fs::read_to_string(&read_from).map_err(|error| error.to_string());
+        let reload = move || only(fs::read_to_string(&read_from).map_err(|error| error.to_string()));
         let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
         let tell = |read: &Read| drop(sender.send(read.clone()));
         let (_asks, asked) = watch::channel(());
@@ -282,7 +323,7 @@ mod tests {
         let reload = move || {
             let is_answered = is_answered.lock().map_err(|error| error.to_string())?;
             // It hangs until the test has seen that.
-            is_answered.recv().map(|()| "served".to_owned()).map_err(|error| error.to_string())
+            only(is_answered.recv().map(|()| "served".to_owned()).map_err(|error| error.to_string()))
         };
         let (sender, told) = mpsc::channel();
         let tell = |read: &Read| drop(sender.send(read.clone()));
@@ -308,6 +349,48 @@ mod tests {
         };
         tokio::select! {
             seen = tokio::time::timeout(Duration::from_secs(60), is_seen) => assert!(seen.is_ok()),
+            () = watching => panic!("it goes on"),
+        }
+    }
+
+    /// As where a mount that hangs is replaced: a call that waits for the old one returns never, or late.
+    #[tokio::test]
+    async fn a_read_that_never_returns_is_left_behind_on_sighup_and_what_it_reads_late_is_dropped() {
+        let (returns, late) = mpsc::channel::<()>();
+        let late = std::sync::Mutex::new(Some(late));
+        let (reads, in_force) = (Arc::new(()), Arc::new(AtomicUsize::new(0)));
+        let (of_reads, number) = (reads.clone(), in_force.clone());
+        let reload = move || {
+            let (of_read, number) = (of_reads.clone(), number.clone());
+            let hangs = late.lock().map_err(|error| error.to_string())?.take();
+            let read = if hangs.is_some_and(|late| late.recv().is_ok()) { 1 } else { 2 };
+            Ok(move || {
+                number.store(read, Ordering::Relaxed);
+                drop(of_read);
+                Ok(read.to_string())
+            })
+        };
+        let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let tell = |read: &Read| drop(sender.send(read.clone()));
+        let (asks, asked) = watch::channel(());
+        let watching = watch_files(SettingsFile::Keys, NO_FILES, asked, Ok("0".to_owned()), reload, tell);
+        let is_seen = async {
+            let silence = told.recv().await;
+            assert!(
+                matches!(&silence, Some(Err(problem)) if problem.contains("longer than 5 s")),
+                "{silence:?}"
+            );
+            asks.send_replace(());
+            assert_eq!(told.recv().await, Some(Ok("2".to_owned())));
+            assert_eq!(Arc::strong_count(&reads), 3, "the first one still hangs");
+            let _ = returns.send(());
+            while Arc::strong_count(&reads) > 2 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(in_force.load(Ordering::Relaxed), 2, "what is newer stays in force");
+        };
+        tokio::select! {
+            seen = tokio::time::timeout(Duration::from_secs(30), is_seen) => assert!(seen.is_ok()),
             () = watching => panic!("it goes on"),
         }
     }

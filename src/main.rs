@@ -331,7 +331,10 @@ fn make_room(settings: &mut Settings) {
 fn keep_tls(tls: Tls, asked: watch::Receiver<()>, audit: Arc<Audit>) {
     announce(&tls);
     let (paths, said, again) = (tls.files().paths(), Ok(described(&tls)), tls.clone());
-    let reload = move || again.reload().map(|()| described(&again)).map_err(|error| error.to_string());
+    let read = move || {
+        let (put_into_force, tls) = (again.read_again().map_err(|error| error.to_string())?, again.clone());
+        Ok(move || put_into_force().map(|()| described(&tls)).map_err(|error| error.to_string()))
+    };
     tokio::spawn(async move {
         let tell = |read: &files::Read| {
             if read.is_ok() {
@@ -339,7 +342,7 @@ fn keep_tls(tls: Tls, asked: watch::Receiver<()>, audit: Arc<Audit>) {
             }
             audit.record(Event::changed("certificates", read.clone()));
         };
-        watch_files(SettingsFile::Certificate, paths, asked, said, reload, tell).await;
+        watch_files(SettingsFile::Certificate, paths, asked, said, read, tell).await;
     });
 }
 
@@ -378,7 +381,7 @@ async fn reopen_audit(audit: Arc<Audit>, mut asked: watch::Receiver<()>) {
 async fn keep_keys(path: PathBuf, keyring: Arc<Keyring>, asked: watch::Receiver<()>, audit: Arc<Audit>) {
     let file = path.clone();
     let was_open = AtomicBool::new(false);
-    let reload = move || {
+    let read = move || {
         let open = files::open_to_others(&file);
         let is_open = open.is_some();
         if let Some(open) = open.filter(|_| !was_open.load(Ordering::Relaxed)) {
@@ -386,8 +389,9 @@ async fn keep_keys(path: PathBuf, keyring: Arc<Keyring>, asked: watch::Receiver<
             tracing::warn!(%file, "others can write this file, and so give themselves every right: chmod go-w");
         }
         was_open.store(is_open, Ordering::Relaxed);
-        KeysFile::read_settled(&file).map(|file| keyring.replace(file.keys))
+        let keyring = keyring.clone();
+        KeysFile::read_settled(&file).map(|file| move || Ok(keyring.replace(file.keys)))
     };
     let tell = |read: &files::Read| audit.record(Event::changed("keys", read.clone()));
-    watch_files(SettingsFile::Keys, vec![path], asked, Ok(String::new()), reload, tell).await;
+    watch_files(SettingsFile::Keys, vec![path], asked, Ok(String::new()), read, tell).await;
 }

@@ -99,19 +99,21 @@ impl Tls {
         Ok(Self { files: Arc::new(files), current })
     }
 
-    /// Reads the files again, for new connections. If that fails, nothing changes; nor does it where the certificate is not valid
-    /// now, and the one before is.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        let (next, now) = (read(&self.files)?, Timestamp::now());
-        let mut current = self.current.write();
-        if current.valid.contains(&now) && !next.valid.contains(&now) {
-            let (from, until) = next.valid.into_inner();
-            let problem =
-                format!("it is valid from {from} until {until}, and not now: the one before is served");
-            return Err(TlsError::Unusable { file: self.files.certificate.clone(), problem });
-        }
-        *current = next;
-        Ok(())
+    /// Reads the files again. What is returned puts them into force, for new connections. If that fails, nothing changes; nor
+    /// does it where the certificate is not valid now, and the one before is.
+    pub fn read_again(&self) -> Result<impl FnOnce() -> Result<(), TlsError> + Send + use<>, TlsError> {
+        let (next, this) = (read(&self.files)?, self.clone());
+        Ok(move || {
+            let (now, mut current) = (Timestamp::now(), this.current.write());
+            if current.valid.contains(&now) && !next.valid.contains(&now) {
+                let (from, until) = next.valid.into_inner();
+                let problem =
+                    format!("it is valid from {from} until {until}, and not now: the one before is served");
+                return Err(TlsError::Unusable { file: this.files.certificate.clone(), problem });
+            }
+            *current = next;
+            Ok(())
+        })
     }
 
     /// The files that were read.

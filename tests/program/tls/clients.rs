@@ -123,7 +123,7 @@ async fn each_connection_shows_its_certificate_anew_and_authorities_are_reloaded
         assert_eq!(stream.get_ref().1.handshake_kind(), Some(HandshakeKind::Full));
     }
     std::fs::copy(Certificates::new().authority(), &authorities).unwrap();
-    tls.reload().unwrap();
+    tls.read_again().unwrap()().unwrap();
     assert!(ask(&client, address).await.is_err(), "its authority is no longer trusted");
     assert_eq!(ask(&SecureClient::new(&certificates), address).await.unwrap(), "nobody");
     // What was verified when it began goes on.
