@@ -19,7 +19,7 @@ pub(super) enum Phase {
     Serving,
     /// New connections are still welcome; clients are told to close theirs.
     Draining,
-    /// The listener is closed, and so is each connection as soon as no request is in flight on it.
+    /// The listener closes once the backlog is empty, and so does each connection as soon as no request is in flight on it.
     Closing,
     /// The drain has taken too long: connections end now, whatever they are doing.
     Cut,
