@@ -211,24 +211,6 @@ async fn good_answers_to_probes_are_lines_of_debug_alone_and_all_others_stay() {
     eventually("that is a line", async || lines(&normal, "\"/readyz\"") > 0).await;
 }
 
-/// What is not written must still happen.
-#[tokio::test(flavor = "multi_thread")]
-async fn at_each_level_of_the_log_a_gateway_serves_until_it_is_told_to_stop() {
-    for level in ["error", "warn", "info", "debug"] {
-        let mut gateway = Gateway::start(&["--store", "memory:", "--log-level", level]).await;
-        let client = Client::new(gateway.address);
-        // A gateway that drains refuses new requests in half of the time.
-        for _ in 0..10 {
-            client.put("/locks/k").token("a-token-of-this-test").send().await;
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
-        let is_ready = client.get("/readyz").send().await;
-        assert_eq!(is_ready.status, 200, "{level}: {}", is_ready.json());
-        gateway.signal("TERM");
-        assert!(gateway.exit_status().await.success(), "{level}");
-    }
-}
-
 /// The store is away for longer than the gateway may take to stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_whose_request_the_gateway_has_cut_is_not_said_to_have_left() {

@@ -1,14 +1,16 @@
 //! The first moments of a gateway: what it outlives before it listens, and whom it tells that it does.
 
 use std::io::ErrorKind;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use kit::gateway::{command, program};
-use kit::{Client, Gateway, PATIENCE, server_port};
+use kit::{Client, Gateway, PATIENCE, eventually, server_port};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 /// As after `systemctl restart` and `reload` in one line, where systemd does not wait: it is still reading its settings.
 #[tokio::test(flavor = "multi_thread")]
@@ -75,4 +77,25 @@ async fn systemd_is_told_nothing_by_a_gateway_that_cannot_listen() {
     assert!(Gateway::try_start_by(command, &args).await.is_err());
     socket.set_nonblocking(true).unwrap();
     assert_eq!(socket.recv(&mut [0; 64]).unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+/// What is not written must still happen.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_each_level_of_the_log_a_gateway_serves_until_it_is_told_to_stop() {
+    for level in ["error", "warn", "info", "debug"] {
+        let address = SocketAddr::from(([127, 0, 0, 1], server_port()));
+        let command =
+            command(&["--store", "memory:", "--log-level", level, "--listen", &address.to_string()]);
+        let mut gateway = tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap();
+        eventually("it listens", async || TcpStream::connect(address).is_ok()).await;
+        let client = Client::new(address);
+        // One that drains accepts no connection any more after half a second.
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            client.get("/readyz").send().await.expect(200);
+        }
+        let pid = gateway.id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert!(timeout(PATIENCE, gateway.wait()).await.unwrap().unwrap().success(), "{level}");
+    }
 }
