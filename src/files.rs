@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -164,8 +165,8 @@ pub async fn watch_files<C: FnOnce() -> Read + Send + 'static>(
 }
 
 /// Runs on a thread of its own, one of `threads`: a mount that hangs would stop the threads of the runtime one by one. The end
-/// of the process does not wait for this thread. `None` if it panics. If it takes long, that is told, and it goes on until
-/// it is left behind.
+/// of the process does not wait for this thread. Where none can be started, it waits for one that is there for what blocks.
+/// `None` if it panics. If it takes long, that is told, and it goes on until it is left behind.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     threads: &Arc<()>,
@@ -174,13 +175,14 @@ async fn aside<T: Send + 'static>(
 ) -> Result<Option<T>, LeftBehind> {
     let (done, mut is_done) = oneshot::channel();
     let counted = threads.clone();
-    let work = move || {
+    let work = Arc::new(Mutex::new(Some(move || {
         // If the process ends meanwhile, no receiver is left.
         drop(done.send(work()));
         drop(counted);
-    };
-    if thread::Builder::new().name("files".into()).spawn(work).is_err() {
-        return Ok(None);
+    })));
+    let begin = move || work.lock().take().map_or((), |work| work());
+    if thread::Builder::new().name("files".into()).spawn(begin.clone()).is_err() {
+        tokio::task::spawn_blocking(begin);
     }
     if let Ok(done) = timeout(SILENT_AFTER, &mut is_done).await {
         return Ok(done.ok());

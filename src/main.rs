@@ -147,8 +147,11 @@ fn serve_with_threads(mut settings: Settings, held: Option<HeldHangups>) -> anyh
         _ => Builder::new_multi_thread(),
     };
     make_room(&mut settings);
-    let runtime = build_runtime(builder.worker_threads(settings.threads));
-    runtime.context("cannot start the threads")?.block_on(serve(settings, held))
+    let runtime = build_runtime(builder.worker_threads(settings.threads)).context("cannot start")?;
+    let ended = runtime.block_on(serve(settings, held));
+    // A name that is still being resolved must not delay the end.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<ExitCode> {

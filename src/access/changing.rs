@@ -46,12 +46,16 @@ impl Patience {
     }
 }
 
+/// Why a directory cannot be synced where nothing is wrong. Who may write to it need not be allowed to read it.
+const NO_SYNC: [ErrorKind; 3] =
+    [ErrorKind::InvalidInput, ErrorKind::Unsupported, ErrorKind::PermissionDenied];
+
 /// Sees to it that a new file, or one in the place of another, survives a power cut under its name, and not only what is in it.
 pub(super) fn keep_name(file: &Path) -> io::Result<()> {
     let file = file.canonicalize()?;
     match File::open(file.parent().unwrap_or(&file)).and_then(|directory| directory.sync_all()) {
         // Some file systems cannot do this, and most of them do not need it.
-        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        Err(error) if NO_SYNC.contains(&error.kind()) => Ok(()),
         kept => kept.map_err(|error| {
             io::Error::new(error.kind(), format!("the directory of the file cannot be synced: {error}"))
         }),
