@@ -6,7 +6,7 @@ use tokio::process::Command;
 use super::answers::{GRANT, Pretender, answer};
 use super::workshop::{bare_python, go, root, run};
 use super::{gateway, url};
-use kit::{Client, PATIENCE};
+use kit::{Client, Gateway, PATIENCE};
 
 /// What a program prints that was told of this URL, with the client of its language next to it.
 async fn said(program: &str, extension: &str, url: &str) -> String {
@@ -32,6 +32,12 @@ async fn said(program: &str, extension: &str, url: &str) -> String {
     let running = run(&mut command);
     let said = tokio::time::timeout(4 * PATIENCE, running).await.expect("it does not end");
     said.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The same at a gateway of its own, which may be looked at then.
+async fn said_at_a_gateway(program: &str, extension: &str) -> (String, Gateway) {
+    let gateway = gateway().await;
+    (said(program, extension, &url(&gateway)).await, gateway)
 }
 
 const CHANGED_PY: &str = r#"
@@ -121,8 +127,7 @@ async fn a_lease_keeps_its_locks_when_the_caller_changes_its_list_of_keys() {
     for (program, extension) in
         [(CHANGED_PY, "py"), (CHANGED_ASYNC, "py"), (CHANGED_JS, "mjs"), (CHANGED_GO, "go")]
     {
-        let gateway = gateway().await;
-        let said = said(program, extension, &url(&gateway)).await;
+        let (said, _gateway) = said_at_a_gateway(program, extension).await;
         assert_eq!(said, "renewed renewed free free", "{program}");
     }
 }
@@ -197,8 +202,7 @@ for key in Lock.BILL, "bill": print(fencepost.once(key, lambda place: "done").wa
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_is_an_enum_is_the_lock_of_its_value() {
-    let gateway = gateway().await;
-    let said = said(NAMED, "py", &url(&gateway)).await;
+    let (said, _gateway) = said_at_a_gateway(NAMED, "py").await;
     assert_eq!(said, "report report busy busy busy bill report False True");
 }
 
@@ -206,9 +210,11 @@ async fn a_key_that_is_an_enum_is_the_lock_of_its_value() {
 const CANCELED: &str = r#"
 import asyncio
 from fencepost_async import AsyncFencepost
+begun = asyncio.Semaphore(0)
 def cancel_the_others():
     for task in asyncio.all_tasks() - {asyncio.current_task()}: task.cancel()
 async def work(lease):
+    begun.release()
     try: await asyncio.Event().wait()
     except asyncio.CancelledError:
         for _ in range(45):
@@ -220,7 +226,8 @@ async def hold():
     async with AsyncFencepost().hold("held", ttl_s=2) as lease: return await work(lease)
 async def main():
     tasks = [asyncio.create_task(hold()), asyncio.create_task(AsyncFencepost().once("work", work, ttl_s=2))]
-    await asyncio.sleep(1)
+    for _ in tasks: await begun.acquire()
+    await asyncio.sleep(1)  # Until each has renewed.
     cancel_the_others()
     held, result = await asyncio.gather(*tasks)
     print(held, result.body.decode())
@@ -249,16 +256,16 @@ print(lease.lost.is_set())
 
 #[tokio::test(flavor = "multi_thread")]
 async fn in_async_python_work_that_goes_on_after_all_tasks_are_canceled_keeps_its_lease() {
-    let gateway = gateway().await;
-    assert_eq!(said(CANCELED, "py", &url(&gateway)).await, "done done");
+    let (said, gateway) = said_at_a_gateway(CANCELED, "py").await;
+    assert_eq!(said, "done done");
     Client::new(gateway.address).get("/locks/held").send().await.expect_problem(404, "not-held");
 }
 
 /// A holder may also wait for all that it canceled; and a block that is never left must not keep a loop alive.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_async_python_a_renewal_that_is_canceled_ends_at_once_and_another_goes_on_while_its_holder_does() {
-    let gateway = gateway().await;
-    assert_eq!(said(ABANDONED, "py", &url(&gateway)).await, "False True");
+    let (said, _gateway) = said_at_a_gateway(ABANDONED, "py").await;
+    assert_eq!(said, "False True");
 }
 
 /// It speaks to the gateway by itself, and loses the answer.
@@ -295,18 +302,18 @@ func main() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn in_go_a_transport_that_tells_nothing_leaves_it_unknown_and_gives_back_what_was_granted() {
-    let gateway = gateway().await;
-    assert_eq!(said(UNTRACED, "go", &url(&gateway)).await, "true");
+    let (said, gateway) = said_at_a_gateway(UNTRACED, "go").await;
+    assert_eq!(said, "true");
     Client::new(gateway.address).get("/locks/k").send().await.expect_problem(404, "not-held");
 }
 
 /// Half of an emoji in a note for people is shown as another character: the work goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_python_an_owner_that_is_no_text_is_no_failure() {
-    let gateway = gateway().await;
     let program =
         "from fencepost import Fencepost\nprint(Fencepost().acquire('k', owner='half \\ud83d').key)";
-    assert_eq!(said(program, "py", &url(&gateway)).await, "k");
+    let (said, gateway) = said_at_a_gateway(program, "py").await;
+    assert_eq!(said, "k");
     let lock = Client::new(gateway.address).get("/locks/k").send().await.expect(200);
     assert_eq!(lock.json()["owner"], "half ?");
 }

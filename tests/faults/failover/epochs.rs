@@ -44,20 +44,26 @@ async fn grant(gateway: &Gateway, setup: &SentinelSetup, server: usize) -> (u64,
     (answer.fencing_token(), has_lock(&setup.servers[server], &key).await)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sentinels_of_a_lower_epoch_are_followed_only_when_all_of_them_are() {
+/// Three sentinels that have seen a failover, of which one stands still and two are gone; the gateway that followed it; and a number
+/// that it granted.
+async fn after_a_failover_with_one_silent_sentinel() -> (SentinelSetup, Vec<Gateway>, u64) {
     let mut setup = SentinelSetup::start().await;
     let gateways = gateways(1, &setup.url(), &[]).await;
-    let gateway = &gateways[0];
     let promotion = setup.failover().await;
     all_resume(&gateways, promotion, &setup.servers[1], new_key).await;
     setup.settles_on(1).await;
-    let (before, _) = grant(gateway, &setup, 1).await;
-
-    // Two of the three are set up anew, on a server that was deposed, and the third cannot object.
+    let (before, _) = grant(&gateways[0], &setup, 1).await;
     setup.sentinels[2].stand_still().await;
     setup.sentinels[0].kill();
     setup.sentinels[1].kill();
+    (setup, gateways, before)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_of_a_lower_epoch_are_followed_only_when_all_of_them_are() {
+    // Two of the three are set up anew, on a server that was deposed, and the third cannot object.
+    let (mut setup, gateways, before) = after_a_failover_with_one_silent_sentinel().await;
+    let gateway = &gateways[0];
     setup.servers[0].promote().await;
     setup.set_up_anew(0, 0).await;
     setup.set_up_anew(1, 0).await;
@@ -81,10 +87,7 @@ async fn sentinels_of_a_lower_epoch_are_followed_only_when_all_of_them_are() {
         assert!(is_there && number > before, "{number} after {before}, there: {is_there}");
     }
     gateway.logs("it says so", |line| line.contains("Sentinel was set up anew")).await;
-    eventually("it is over", async || {
-        Scrape::of(gateway.address).await.get("fencepost_sentinels_unheard") == 0.0
-    })
-    .await;
+    agree_again(gateway).await;
 }
 
 const LOWER_EPOCH: &str = "most sentinels report config-epoch 0 and name ";
@@ -111,6 +114,13 @@ async fn says_that_sentinels_have_gone_back(gateway: &Gateway) {
     assert_eq!(Scrape::of(gateway.address).await.get("fencepost_sentinels_unheard"), 1.0);
 }
 
+async fn agree_again(gateway: &Gateway) {
+    eventually("sentinels are heard again", async || {
+        Scrape::of(gateway.address).await.get("fencepost_sentinels_unheard") == 0.0
+    })
+    .await;
+}
+
 fn assert_cannot_be_used(setup: &SentinelSetup) {
     let output = run(&["check", "--store", &setup.url()]);
     let page = String::from_utf8(output.stdout).unwrap();
@@ -121,17 +131,8 @@ fn assert_cannot_be_used(setup: &SentinelSetup) {
 /// They have forgotten a number, and no server is deposed for that. To connect, a gateway needs more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_to_the_server_that_most_sentinels_name_by_a_lower_epoch_is_kept_and_none_is_made() {
-    let mut setup = SentinelSetup::start().await;
-    let gateways = gateways(1, &setup.url(), &[]).await;
+    let (mut setup, gateways, before) = after_a_failover_with_one_silent_sentinel().await;
     let gateway = &gateways[0];
-    let promotion = setup.failover().await;
-    all_resume(&gateways, promotion, &setup.servers[1], new_key).await;
-    setup.settles_on(1).await;
-    let (before, _) = grant(gateway, &setup, 1).await;
-
-    setup.sentinels[2].stand_still().await;
-    setup.sentinels[0].kill();
-    setup.sentinels[1].kill();
     setup.set_up_anew(0, 1).await;
     setup.set_up_anew(1, 1).await;
     says_that_sentinels_have_gone_back(gateway).await;
@@ -154,9 +155,6 @@ async fn a_connection_to_the_server_that_most_sentinels_name_by_a_lower_epoch_is
     setup.set_up_anew(2, 1).await;
     for gateway in [gateway, &another] {
         grants_on(gateway, Promotion { server: 1, at: Instant::now() }, &setup.servers[1], &new_key).await;
-        eventually("it is over", async || {
-            Scrape::of(gateway.address).await.get("fencepost_sentinels_unheard") == 0.0
-        })
-        .await;
+        agree_again(gateway).await;
     }
 }

@@ -30,6 +30,31 @@ async fn common_id(quorum: &Quorum) -> String {
     id(&quorum.nodes[0]).await.unwrap()
 }
 
+/// Waits until a gateway has founded it, and ends that; returns the id.
+async fn founded(quorum: &Quorum) -> String {
+    let founder = ready(quorum.gateway(&BRIEF).await).await;
+    let known = common_id(quorum).await;
+    drop(founder);
+    known
+}
+
+/// Has servers lose their data, and starts a gateway that looks at the one that has its own before it sees these.
+async fn gateway_after_a_loss(quorum: &Quorum, lost: &[RedisServer]) -> Gateway {
+    for node in lost {
+        let _: () = node.command(&["FLUSHALL"]).await;
+        node.stand_still().await;
+    }
+    let gateway = quorum.gateway(&BRIEF).await;
+    eventually("the one is looked at before the others", async || {
+        why_not_ready(&gateway).await.is_some_and(|why| why.contains("it belongs to another quorum"))
+    })
+    .await;
+    for node in lost {
+        node.signal("CONT");
+    }
+    gateway
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn gateways_that_start_together_give_all_servers_one_id_and_one_that_forgot_gets_it_again() {
     let quorum = Quorum::start(3).await;
@@ -92,9 +117,7 @@ async fn a_server_of_another_quorum_with_the_same_names_has_no_vote_and_is_left_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_starts_believes_no_server_before_it_knows_whose_most_of_them_are() {
     let quorum = Quorum::start(3).await;
-    let founder = ready(quorum.gateway(&BRIEF).await).await;
-    common_id(&quorum).await;
-    drop(founder);
+    founded(&quorum).await;
     belongs_to(&quorum.nodes[2], "another").await;
     quorum.nodes[0].stand_still().await;
     let unlike = "it belongs to another quorum, or others of these servers do";
@@ -115,9 +138,7 @@ async fn a_gateway_that_starts_believes_no_server_before_it_knows_whose_most_of_
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_whose_id_most_have_lost_have_no_vote_and_the_others_make_one_of_their_own() {
     let quorum = Quorum::start(5).await;
-    let founder = ready(quorum.gateway(&BRIEF).await).await;
-    let former = common_id(&quorum).await;
-    drop(founder);
+    let former = founded(&quorum).await;
     let (lost, kept) = quorum.nodes.split_at(3);
     for node in lost {
         let _: () = node.command(&["FLUSHALL"]).await;
@@ -158,25 +179,12 @@ async fn servers_that_forgot_beside_one_without_a_vote_are_not_new_when_that_one
     // A gateway that has just started may have taken that one in, too: then only its id says that it was part of a quorum.
     for is_born in [true, false] {
         let quorum = Quorum::start(3).await;
-        let founder = ready(quorum.gateway(&BRIEF).await).await;
-        common_id(&quorum).await;
-        drop(founder);
+        founded(&quorum).await;
         let (lost, kept) = (&quorum.nodes[..2], &quorum.nodes[2]);
         if !is_born {
             let _: u64 = kept.command(&["HDEL", RECORD, "born"]).await;
         }
-        for node in lost {
-            let _: () = node.command(&["FLUSHALL"]).await;
-            node.stand_still().await;
-        }
-        let second = quorum.gateway(&BRIEF).await;
-        eventually("the one is looked at before the others", async || {
-            why_not_ready(&second).await.is_some_and(|why| why.contains("it belongs to another quorum"))
-        })
-        .await;
-        for node in lost {
-            node.signal("CONT");
-        }
+        let second = gateway_after_a_loss(&quorum, lost).await;
         for node in lost {
             shows(&second, node, "quarantine").await;
         }
@@ -198,9 +206,7 @@ async fn servers_that_forgot_beside_one_without_a_vote_are_not_new_when_that_one
 async fn servers_that_lost_their_data_after_a_change_of_the_list_are_taken_in_again() {
     for count in [3, 4] {
         let quorum = Quorum::start(count).await;
-        let founder = ready(quorum.gateway(&BRIEF).await).await;
-        let former = common_id(&quorum).await;
-        drop(founder);
+        let former = founded(&quorum).await;
         for node in &quorum.nodes {
             let _: u64 = node.command(&["HSET", RECORD, "epoch", "2"]).await;
         }
@@ -257,23 +263,10 @@ async fn servers_that_lost_their_data_after_a_change_of_the_list_are_taken_in_ag
 #[tokio::test(flavor = "multi_thread")]
 async fn an_earlier_list_takes_no_server_in_beside_one_that_alone_tells_of_a_later_list() {
     let quorum = Quorum::start(3).await;
-    let founder = ready(quorum.gateway(&BRIEF).await).await;
-    common_id(&quorum).await;
-    drop(founder);
+    founded(&quorum).await;
     let (first, others) = quorum.nodes.split_first().unwrap();
     let _: u64 = first.command(&["HSET", RECORD, "epoch", "2"]).await;
-    for node in others {
-        let _: () = node.command(&["FLUSHALL"]).await;
-        node.stand_still().await;
-    }
-    let former = quorum.gateway(&BRIEF).await;
-    eventually("the first is looked at before the others", async || {
-        why_not_ready(&former).await.is_some_and(|why| why.contains("it belongs to another quorum"))
-    })
-    .await;
-    for node in others {
-        node.signal("CONT");
-    }
+    let former = gateway_after_a_loss(&quorum, others).await;
     let why = "knows a later list of servers, and whose it is is not known: meanwhile this gateway takes no server in";
     eventually("it is said of each", async || {
         why_not_ready(&former).await.is_some_and(|said| said.matches(why).count() == 2)
@@ -293,9 +286,7 @@ async fn an_earlier_list_takes_no_server_in_beside_one_that_alone_tells_of_a_lat
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_without_an_id_serve_beside_another_quorums_with_a_later_list_and_get_one_without_it() {
     let quorum = Quorum::start(3).await;
-    let founder = ready(quorum.gateway(&BRIEF).await).await;
-    let known = common_id(&quorum).await;
-    drop(founder);
+    let known = founded(&quorum).await;
     let (other, ours) = quorum.nodes.split_first().unwrap();
     belongs_to(other, "another").await;
     let _: u64 = other.command(&["HSET", RECORD, "epoch", "2"]).await;
@@ -316,9 +307,7 @@ async fn servers_without_an_id_serve_beside_another_quorums_with_a_later_list_an
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_that_reached_one_server_before_its_gateway_crashed_is_given_to_the_others() {
     let quorum = Quorum::start(3).await;
-    let founder = ready(quorum.gateway(&BRIEF).await).await;
-    let known = common_id(&quorum).await;
-    drop(founder);
+    let known = founded(&quorum).await;
     let is_being_founded = "local born = redis.call('HGET', KEYS[1], 'born')
         redis.call('HSET', KEYS[1], 'since', born, 'settled', '0')
         redis.call('HDEL', KEYS[1], 'born', 'quorum')";
