@@ -21,6 +21,7 @@ use kit::quorum::{Quorum, counts_soon, has_lock, shared, url_of};
 use kit::{Client, Gateway, PATIENCE, RedisServer, eventually, fresh_token};
 
 mod ids;
+mod losses;
 mod members;
 mod refusals;
 mod silent;

@@ -189,9 +189,9 @@ impl MemberStatus {
     pub(super) fn has_forgotten(&self) -> bool {
         match self.kind {
             _ if !self.is_ours => false,
-            RecordKind::Current => self.is_in_quarantine(),
+            RecordKind::Current | RecordKind::Earlier => self.is_in_quarantine(),
             RecordKind::Empty | RecordKind::Forgot => true,
-            RecordKind::Later | RecordKind::Differs | RecordKind::Earlier => false,
+            RecordKind::Later | RecordKind::Differs => false,
         }
     }
 

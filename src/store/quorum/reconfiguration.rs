@@ -68,14 +68,22 @@ impl Membership {
         let counts = |index: &usize| statuses[*index].as_ref().is_ok_and(MemberStatus::counts);
         let good: Vec<_> = (0..self.members.len()).filter(counts).collect();
         self.settle_list(&statuses, &good).await;
+        let is_over = |status: &MemberStatus| {
+            let left = || status.quarantine_left(whole_ms(self.longest()));
+            status.kind == RecordKind::Current && status.is_in_quarantine() && left().is_zero()
+        };
+        let over = statuses.iter().flatten().filter(|status| is_over(status)).count();
+        let are_enough = good.len() + over >= self.quorum();
         for (index, status) in
             statuses.iter().enumerate().filter_map(|(index, status)| Some((index, status.as_ref().ok()?)))
         {
             let is_stranger = match status.kind {
                 RecordKind::Empty | RecordKind::Forgot => true,
-                // One that was late for a change, or in quarantine, knows nothing that would count.
+                // One that was late for a change, or is in quarantine, knows nothing that would count.
                 RecordKind::Earlier => {
-                    !is_in(&status.members, &self.members[index].name) || self.is_settled(&statuses)
+                    status.is_in_quarantine()
+                        || !is_in(&status.members, &self.members[index].name)
+                        || self.is_settled(&statuses)
                 }
                 RecordKind::Current | RecordKind::Later | RecordKind::Differs => false,
             };
@@ -86,10 +94,8 @@ impl Membership {
             if is_stranger && is_due && self.may_join(&statuses, &seen) {
                 self.change(index, status, Change::Join { was_born }).await;
             }
-            let is_over =
-                status.is_in_quarantine() && status.quarantine_left(whole_ms(self.longest())).is_zero();
-            if status.kind == RecordKind::Current && is_over {
-                self.restore(index, status, &good, &seen).await;
+            if is_over(status) {
+                self.restore(index, status, &good, &seen, are_enough).await;
             }
         }
     }
@@ -264,8 +270,15 @@ impl Membership {
         statuses.iter().flatten().any(|status| status.epoch == self.list.epoch && status.is_settled)
     }
 
-    /// Ends the quarantine of a server.
-    async fn restore(&self, index: usize, status: &MemberStatus, good: &[usize], seen: &Statuses) {
+    /// Ends the quarantine of a server; `are_enough`: with all whose quarantine is over, most servers would count.
+    async fn restore(
+        &self,
+        index: usize,
+        status: &MemberStatus,
+        good: &[usize],
+        seen: &Statuses,
+        are_enough: bool,
+    ) {
         // Others may remember more than can be read now: those that are silent, and those that go by another list. Where most have no
         // id, those that have one remember what counts for nothing.
         let unnamed = seen.iter().flatten().filter(|status| status.is_unnamed()).count();
@@ -274,7 +287,8 @@ impl Membership {
             |status: &MemberStatus| status.has_forgotten() || have_most_none && !status.is_ours();
         let may_remember = |status: &&Result<MemberStatus, String>| !status.as_ref().is_ok_and(has_no_say);
         let is_majority = good.len() >= self.quorum();
-        if !is_majority && seen.iter().filter(may_remember).count() >= self.quorum() {
+        // One that is let out alone would be taken for one that remembers, and keep those in quarantine that come after it.
+        if !is_majority && (!are_enough || seen.iter().filter(may_remember).count() >= self.quorum()) {
             return;
         }
         let high = if is_majority {

@@ -14,7 +14,7 @@ use super::ways::{Divisible, Ways};
 use crate::faults::entrance::Entrance;
 use crate::faults::rig::{Rig, some_time};
 use kit::history::{Answer, History, Operation, Witness, summary};
-use kit::quorum::{BRIEF, counts_soon, hasten, is_ready};
+use kit::quorum::{BRIEF, count_soon, counts_soon, hasten, is_ready};
 use kit::visitors::Ttls;
 use kit::{Client, RedisServer};
 
@@ -194,9 +194,8 @@ impl Rig for QuorumRig {
         for entrance in &self.gateways {
             entrance.heal().await;
         }
-        for node in &self.nodes {
-            counts_soon(&*node.lock().await).await;
-        }
+        let nodes = join_all(self.nodes.iter().map(|node| node.lock())).await;
+        count_soon(nodes.iter().map(|node| &**node)).await;
         for entrance in &self.gateways {
             is_ready(&entrance.safe_door()).await;
         }

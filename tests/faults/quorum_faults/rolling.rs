@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use kit::quorum::{BRIEF, DURABLE, RECORD, counts_soon, is_ready, number_on};
+use kit::quorum::{BRIEF, DURABLE, RECORD, count_soon, counts_soon, is_ready, number_on};
 use kit::{Client, Gateway, Quorum, eventually};
 
 const KEY: &str = "kept";
@@ -133,9 +133,7 @@ async fn nodes_that_restart_at_once_wait_whatever_they_keep_and_go_on_from_their
         why.matches("in quarantine until").count() == 3
     })
     .await;
-    for node in &quorum.nodes {
-        counts_soon(node).await;
-    }
+    count_soon(&quorum.nodes).await;
     is_ready(&client).await;
     assert!(client.put(&format!("/locks/{KEY}")).send().await.expect(201).fencing_token() > ahead_us);
 }

@@ -139,11 +139,16 @@ pub async fn hasten(node: &RedisServer) {
     age_quarantine(node, SKIPPED_MS).await;
 }
 
+/// Has a quarantine that began on this node, if any, be over.
+pub async fn pass_quarantine(node: &RedisServer) {
+    const HOURS_MS: u64 = 10 * 3_600_000;
+    age_quarantine(node, HOURS_MS).await;
+}
+
 /// Waits until a node counts, and for no quarantine: as if that had begun long ago.
 pub async fn counts_at_once(node: &RedisServer) {
-    const HOURS_MS: u64 = 10 * 3_600_000;
     eventually("the node counts", async || {
-        age_quarantine(node, HOURS_MS).await;
+        pass_quarantine(node).await;
         does_count(node).await.unwrap_or(false)
     })
     .await;
@@ -156,6 +161,16 @@ pub async fn counts_soon(node: &RedisServer) {
         does_count(node).await.unwrap_or(false)
     })
     .await;
+}
+
+/// As [`counts_at_once`], of nodes of which none may count before enough of the others may.
+pub async fn count_at_once(nodes: impl IntoIterator<Item = &RedisServer>) {
+    join_all(nodes.into_iter().map(counts_at_once)).await;
+}
+
+/// As [`counts_soon`], of such nodes.
+pub async fn count_soon(nodes: impl IntoIterator<Item = &RedisServer>) {
+    join_all(nodes.into_iter().map(counts_soon)).await;
 }
 
 /// Whether a node counts just now; an error where the node does not answer.

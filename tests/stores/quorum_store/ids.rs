@@ -3,7 +3,7 @@
 use super::{
     Client, Duration, Gateway, Quorum, RedisServer, eventually, fresh_token, ready, run, why_not_ready,
 };
-use kit::quorum::{BRIEF, RECORD, counts_at_once, shows};
+use kit::quorum::{BRIEF, RECORD, count_at_once, counts_at_once, shows};
 use tokio::time::Instant;
 
 /// The id that a server's record has.
@@ -69,9 +69,7 @@ async fn gateways_that_start_together_give_all_servers_one_id_and_one_that_forgo
         let _: () = node.command(&["FLUSHALL"]).await;
     }
     let fresh = quorum.gateway(&BRIEF).await;
-    for node in &quorum.nodes {
-        counts_at_once(node).await;
-    }
+    count_at_once(&quorum.nodes).await;
     common_id(&quorum).await;
     let fresh = ready(fresh).await;
     for gateway in [&first, &second, &fresh] {
@@ -144,10 +142,7 @@ async fn servers_whose_id_most_have_lost_have_no_vote_and_the_others_make_one_of
         let _: () = node.command(&["FLUSHALL"]).await;
     }
     let gateway = quorum.gateway(&BRIEF).await;
-    // Not all at the same moment.
-    for node in lost {
-        counts_at_once(node).await;
-    }
+    count_at_once(lost).await;
     eventually("they have one id", async || {
         let first = id(&lost[0]).await;
         first.is_some() && first == id(&lost[1]).await && first == id(&lost[2]).await
@@ -218,15 +213,12 @@ async fn servers_that_lost_their_data_after_a_change_of_the_list_are_taken_in_ag
         for node in lost {
             shows(&gateway, node, "quarantine").await;
         }
-        counts_at_once(&lost[0]).await;
-        // Of four, the second is not let out yet: three may remember more. So one of those is emptied before.
+        // Of four, three must be let out at once. So one of those that count for nothing is emptied before.
         let (before, after) = kept.split_at(count - 3);
         for node in before {
             let _: () = node.command(&["FLUSHALL"]).await;
         }
-        for node in lost.iter().chain(before) {
-            counts_at_once(node).await;
-        }
+        count_at_once(lost.iter().chain(before)).await;
         let gateway = ready(gateway).await;
         for node in after {
             shows(&gateway, node, "unusable").await;
@@ -316,8 +308,8 @@ async fn an_id_that_reached_one_server_before_its_gateway_crashed_is_given_to_th
     }
     let next = quorum.gateway(&BRIEF).await;
     assert_eq!(common_id(&quorum).await, known);
+    count_at_once(&quorum.nodes).await;
     for node in &quorum.nodes {
-        counts_at_once(node).await;
         shows(&next, node, "counts").await;
     }
     drop(ready(next).await);

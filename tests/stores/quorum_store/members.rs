@@ -4,7 +4,7 @@ use super::{
     Client, Duration, Gateway, Quorum, RedisServer, counts_soon, eventually, has_lock, ready, run, url_of,
     why_not_ready,
 };
-use kit::quorum::{BRIEF, RECORD, counts_at_once, does_count, shows};
+use kit::quorum::{BRIEF, RECORD, count_at_once, count_soon, counts_at_once, does_count, shows};
 use tokio::time::Instant;
 
 /// Where a gateway finds these servers.
@@ -38,9 +38,7 @@ async fn too_few_servers_are_named_with_the_reason_and_one_less_is_not_noticed()
     let client = Client::new(gateway.address);
     let ports: Vec<_> = quorum.nodes.iter().map(RedisServer::port).collect();
     // The gateway is ready as soon as two of them count.
-    for node in &quorum.nodes {
-        counts_soon(node).await;
-    }
+    count_soon(&quorum.nodes).await;
     quorum.nodes[0].kill();
     let token = client.put("/locks/k?ttl=30s").send().await.expect(201).token();
     client.patch("/locks/k?ttl=30s").token(&token).send().await.expect(200);
@@ -272,9 +270,7 @@ async fn a_server_that_has_skipped_a_list_keeps_the_next_from_counting_until_it_
 async fn with_one_in_quarantine() -> (Quorum, Gateway) {
     let mut quorum = Quorum::start(3).await;
     let gateway = ready(quorum.gateway(&BRIEF).await).await;
-    for node in &quorum.nodes {
-        counts_soon(node).await;
-    }
+    count_soon(&quorum.nodes).await;
     quorum.nodes[0].kill();
     quorum.nodes[0].start_again().await;
     shows(&gateway, &quorum.nodes[0], "quarantine").await;
@@ -422,8 +418,8 @@ async fn a_server_that_counts_and_has_evicted_keys_of_which_nothing_was_noted_is
     }
     shows(&gateway, third, "counts").await;
     Client::new(gateway.address).put("/locks/k").send().await.expect(503);
+    count_at_once([first, second]).await;
     for node in [first, second] {
-        counts_at_once(node).await;
         shows(&gateway, node, "counts").await;
     }
     let looked_at = Instant::now();

@@ -8,7 +8,7 @@ use super::redis::{
     ask, each_lock_is_as_it_was, largest_number, lay_down, lines_of, look, number_of, take_locks,
 };
 use super::{hold_against, recorded, versions};
-use kit::quorum::{BRIEF, RECORD, asks_all, counts_soon, is_ready};
+use kit::quorum::{BRIEF, RECORD, asks_all, count_soon, is_ready};
 use kit::{Client, Quorum, RedisServer, eventually};
 
 const FIXTURE: &str = "quorum.txt";
@@ -126,9 +126,7 @@ async fn the_numbers_that_an_earlier_version_left_on_a_quorum_are_outdone() {
             if !has_run_on {
                 let refused = client.put("/lock?key=plain&ttl=1s").send().await;
                 refused.expect_problem(503, "store-unavailable");
-                for node in &quorum.nodes {
-                    counts_soon(node).await;
-                }
+                count_soon(&quorum.nodes).await;
             }
             is_ready(&client).await;
             // Of a server that has forgotten nothing, numbers of other locks need not be larger.
