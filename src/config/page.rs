@@ -15,6 +15,8 @@ Most flags are also environment variables. A flag wins over its variable. If a s
 one line what is wrong, and exits with 2. Only the [variables of OpenTelemetry](operations/metrics.md#traces) are not checked.
 
 - A command reads the variables of its own flags, and no others. `check` also reads those of the gateway.
+- A variable that is nearly the name of a setting ends the start of the gateway. A command says that it ignores such a one. Others that
+  begin with `FENCEPOST_` are ignored without a word: Kubernetes makes some by itself.
 - DURATION has a unit: `500ms`, `30s`, `2m`, `1h30m`. `m` is minutes, and `M` is refused.
 - FILE is a path. HOST:PORT is an address or a name, and a port.
 - A flag without a value is off unless you give it. Its variable is `true` or `false`, which may also be written as `yes`, `no`, `on`,
@@ -117,5 +119,6 @@ fn row(arg: &Arg) -> String {
         let meaning = value.get_help().map(|help| format!(": {help}")).unwrap_or_default();
         let _ = write!(text, "<br>`{}`{meaning}", value.get_name());
     }
-    format!("| `{flag}` | {variable} | {default} | {} |\n", text.replace('|', "\\|"))
+    let cells = [format!("`{flag}`"), variable, default, text].map(|cell| cell.replace('|', "\\|"));
+    format!("| {} |\n", cells.join(" | "))
 }

@@ -21,6 +21,22 @@ fn no_page_is_too_long() {
     }
 }
 
+/// What has more is cut off, also behind a bar between backticks.
+#[test]
+fn each_row_of_a_table_has_as_many_cells_as_its_head() {
+    let cells = |row: &str| row.replace("\\|", "").matches('|').count();
+    for page in pages() {
+        for (event, range) in parse(&page.text) {
+            if event == Event::Start(Tag::TableRow) {
+                let row = page.text[range.clone()].trim_end();
+                let head = page.text[..range.start].rsplit("\n\n").next().unwrap();
+                let head = head.lines().next().unwrap();
+                assert_eq!(cells(row), cells(head), "{}:{}", page.name, page.line(range.start));
+            }
+        }
+    }
+}
+
 #[test]
 fn the_table_of_contents_names_each_page_once() {
     let summary = pages().iter().find(|page| page.name == SUMMARY).unwrap();
