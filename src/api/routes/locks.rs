@@ -164,8 +164,8 @@ async fn renew(app: AppState, call: LockCall<RenewQuery>) -> Result<Response, Pr
 /// Release a lock
 ///
 /// Releases the lock if the token holds it, or gives up the token's ticket. A token that you chose takes no lock from then on,
-/// whatever the answer is. For 2 minutes, the same request gets the same answer. If `min_hold` is not over, the lock stays
-/// taken until then, and has no holder.
+/// whatever the answer is, and for 2 minutes the same request gets the same answer. With a token that the gateway made, a second request
+/// is 404 or 409. If `min_hold` is not over, the lock stays taken until then, and has no holder.
 ///
 /// With `force=true` and no token, the lock is broken: its holder loses it at once, `min_hold` ends too, and the first client
 /// of the wait queue is next. Always send `fencing_token`. Without it, a repeated request may break the next holder's lock.

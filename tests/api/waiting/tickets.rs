@@ -12,6 +12,7 @@ on_each_pair!(
     with & ["--ticket-ttl", "3s"];
     one_who_asks_again_and_again_keeps_its_place,
     a_ticket_that_is_not_called_for_holds_the_line_up_for_at_most_a_second,
+    a_ticket_that_is_not_called_for_is_offered_a_lock_once_though_no_one_looks_meanwhile,
     a_ticket_ends,
     a_delete_with_the_token_leaves_the_line,
     no_ticket_without_waiting_or_without_a_token_of_ones_own,
@@ -62,6 +63,16 @@ async fn a_ticket_that_is_not_called_for_holds_the_line_up_for_at_most_a_second(
     let back = pair.there().put("/locks/k?ttl=1h&wait=1ms").token(&away[1]).send().await;
     assert_eq!(back.expect_problem(423, "lock-held").json()["position"], 1);
     later.abort();
+}
+
+/// The offer has lapsed, and whatever says so may have ended as well; the ticket has not.
+async fn a_ticket_that_is_not_called_for_is_offered_a_lock_once_though_no_one_looks_meanwhile(pair: Pair) {
+    let holder = hold(&pair.here(), "1h").await;
+    let put = pair.here().put("/locks/k?ttl=1h&wait=1ms").token(&fresh_token());
+    put.send().await.expect_problem(423, "lock-held");
+    release(&pair.here(), &holder).await;
+    sleep(Duration::from_secs(2)).await;
+    pair.there().put("/locks/k?ttl=1h").send().await.expect(201);
 }
 
 async fn a_ticket_ends(pair: Pair) {

@@ -285,10 +285,11 @@ local function open_queue(pool)
     if is_taken then return nil, true, false, pool end
     if alone then
       local value = '?' .. alone.token .. ' ' .. alone.attempt .. ' ' .. alone.gateway .. ' ' .. whole(NOW_MS)
-      -- An offer that is not taken lapses. Its key lives on for as long again, to say which ticket let it lapse. PEXPIRE is
-      -- for a server that is out of memory, as in lock.lua.
-      redis.call('PEXPIRE', LOCK, 2 * OFFER_MS)
-      redis.call('SET', LOCK, value, 'PX', 2 * OFFER_MS)
+      -- An offer that is not taken lapses. Its key lives on, to say which ticket let it lapse: for as long again as a gateway polls, or
+      -- as a left ticket lives. PEXPIRE is for a server that is out of memory, as in lock.lua.
+      local life_ms = OFFER_MS + (alone.gateway == NOBODY and math.max(TICKET_MS, OFFER_MS) or OFFER_MS)
+      redis.call('PEXPIRE', LOCK, life_ms)
+      redis.call('SET', LOCK, value, 'PX', life_ms)
       if pool then pool.forget() end
       set_due(NOW_MS)
       tell(alone.gateway, 'offered ' .. alone.token .. ' ' .. alone.attempt .. ' ' .. LOCK)
