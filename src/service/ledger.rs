@@ -162,8 +162,8 @@ impl Books {
 }
 
 impl Ledger {
-    /// Makes room for a lock. One that the account has already, by whatever token, takes none: the grant before is over then. Of
-    /// a lock that is asked for by slots the account may have others.
+    /// Makes room for a lock. One that the account has already, by whatever token, takes none if it is asked for alone: the grant
+    /// before is over then. Many slots may follow one grant.
     pub(super) fn room(&self, key: &LockKey, slots: Slots, account: &Account) -> Room {
         if let Some(counted) = Counted::within(account) {
             return Room::Free(Some(counted));
@@ -171,9 +171,8 @@ impl Ledger {
         let mut books = self.books.lock();
         books.forget_ended(boottime());
         self.size.store(books.held.len(), Ordering::Relaxed);
-        let has_it = books.of(key).any(|((_, slot), held)| {
-            (slots == Slots::ONE || *slot == 0) && Arc::ptr_eq(&held.counted.0, &account.count)
-        });
+        let has_it = slots == Slots::ONE
+            && books.of(key).any(|(_, held)| Arc::ptr_eq(&held.counted.0, &account.count));
         drop(books);
         match Counted::within(account) {
             Some(counted) => Room::Free(Some(counted)),

@@ -95,6 +95,16 @@ fn each_slot_of_a_lock_counts() {
     assert!(takes(7, slot(7, 1), Slots::MOST) && count() == 1);
 }
 
+/// Any number of them could follow it.
+#[test]
+fn a_lock_that_an_account_holds_alone_makes_no_room_for_slots_of_it() {
+    let (ledger, account) = (Ledger::default(), Account { count: Arc::default(), most: 1 });
+    let Room::Free(room) = ledger.room(&key("a"), Slots::ONE, &account) else { panic!("it has none yet") };
+    ledger.holds(&key("a"), TokenHash::from_bytes([1; 32]), &lease(1, 9_000), ASKED, &account, room);
+    assert!(matches!(ledger.room(&key("a"), Slots::MOST, &account), Room::Full));
+    assert!(matches!(ledger.room(&key("a"), Slots::ONE, &account), Room::Free(None)));
+}
+
 /// A release, and so its repetition, a late copy of the `PUT` and a renewal: all of them show the token.
 #[test]
 fn a_lock_that_is_kept_counts_until_then_whatever_its_token_is_told() {

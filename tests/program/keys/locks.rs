@@ -100,7 +100,7 @@ async fn a_key_has_so_many_locks_and_no_more_until_one_has_ended() {
     room("nobody was told of it").await;
 }
 
-/// Whoever waits for a lock of its own key is to have it in place of the one who holds it, and no other.
+/// Whoever waits for a lock of its own key is to have it in place of the one who holds it, and no other. Of slots there may be many.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_with_as_many_locks_as_it_may_have_waits_for_its_own() {
     let mut file = KeysFile::new();
@@ -108,6 +108,8 @@ async fn a_key_with_as_many_locks_as_it_may_have_waits_for_its_own() {
     let gateway = gateway(&file, &[]).await;
     let client = Client::new(gateway.address);
     let first = client.put("/locks/own?ttl=1h").key(&key).send().await.expect(201).token();
+    let slot = client.put("/locks/own?ttl=1h&slots=9&wait=50s").key(&key).token(&fresh_token());
+    slot.send().await.expect_problem(429, "too-many-locks");
     let waiting = tokio::spawn(client.put("/locks/own?ttl=1h&wait=50s").key(&key).send());
     eventually("it waits", async || client.get("/locks/own").key(&key).send().await.json()["waiters"] == 1)
         .await;
