@@ -14,11 +14,13 @@ use tokio::time::{Instant, sleep};
 
 use super::LockService;
 use crate::clock::boottime;
-use crate::lock::{Ended, FencingToken, Inspected, Lease, LockKey, Sharing, Slots, TokenHash};
-use crate::store::{Inspect, MeteredStore};
+use crate::lock::{Attempt, Ended, FencingToken, Inspected, Lease, LockKey, Renewed, Slots, TokenHash, Ttl};
+use crate::store::{Inspect, MeteredStore, Renew, Renewer, StoreError};
 
 /// The pause between two looks at locks that may have ended elsewhere.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
+/// So many looks in a row may fail before a review ends.
+const MOST_FAILED: u32 = 10;
 /// The pause before an account is looked through again.
 const REVIEW_PAUSE: Duration = Duration::from_secs(5);
 
@@ -317,15 +319,16 @@ pub(super) async fn review(ledger: Arc<Ledger>, account: Account, store: Metered
     let of_account: Vec<_> = {
         let books = ledger.books.lock();
         let held = books.held.iter().filter(|(_, held)| Arc::ptr_eq(&held.counted.0, &account.count));
-        held.map(|((key, _), held)| (key.clone(), held.number)).collect()
+        held.map(|((key, _), held)| (key.clone(), held.number, held.token)).collect()
     };
-    for (key, number) in of_account {
-        match store.call(Inspect { key: key.clone(), token: None }, Instant::now() + patience).await {
-            Ok(Inspected::Held { lease, .. }) if lease.fencing_token == number => {}
-            Ok(Inspected::Held { sharing: Some(sharing), .. }) if may_be_among(&sharing, number) => {}
-            Ok(_) => ledger.ended(&key, Ended { fencing_token: number, kept_ms: 0 }),
+    let mut failed = 0;
+    for (key, number, token) in of_account {
+        match look(&ledger, &store, &key, number, token, Instant::now() + patience).await {
+            Ok(()) => failed = 0,
             // It is not the time for looks.
-            Err(_) => break,
+            Err(_) if failed == MOST_FAILED => break,
+            // It may be this lock alone, or those of one server.
+            Err(_) => failed += 1,
         }
         sleep(LOOK_PAUSE).await;
     }
@@ -333,10 +336,37 @@ pub(super) async fn review(ledger: Arc<Ledger>, account: Account, store: Metered
     ledger.books.lock().reviewed.retain(|count| !Arc::ptr_eq(count, &account.count));
 }
 
-/// Whether a grant is one of those who share a lock. Not all of many are named.
-fn may_be_among(sharing: &Sharing<Vec<Lease>>, number: FencingToken) -> bool {
-    let are_all_named = usize::try_from(sharing.held).is_ok_and(|held| held <= sharing.holders.len());
-    !are_all_named || sharing.holders.iter().any(|lease| lease.fencing_token == number)
+/// Looks whether a grant has ended.
+async fn look(
+    ledger: &Ledger,
+    store: &MeteredStore,
+    key: &LockKey,
+    number: FencingToken,
+    token: Option<TokenHash>,
+    deadline: Instant,
+) -> Result<(), StoreError> {
+    let asked_at = boottime();
+    let sharing = match store.call(Inspect { key: key.clone(), token: None }, deadline).await? {
+        Inspected::Held { lease, .. } if lease.fencing_token == number => return Ok(()),
+        Inspected::Held { sharing, .. } => sharing,
+        Inspected::Free { .. } => None,
+    };
+    let named = sharing.as_ref().map_or(&[][..], |sharing| &sharing.holders);
+    if named.iter().any(|lease| lease.fencing_token == number) {
+        return Ok(());
+    }
+    // Not all of many are named.
+    if sharing.as_ref().is_none_or(|sharing| sharing.held <= named.len() as u64) {
+        ledger.ended(key, Ended { fencing_token: number, kept_ms: 0 });
+    } else if let Some(token) = token {
+        // A renewal by an attempt that holds nothing changes nothing, and says whether the token does.
+        let by = Renewer::Connection(Attempt::generate());
+        let renew = Renew { key: key.clone(), token, ttl: Ttl::SHORTEST, by };
+        if store.call(renew, deadline).await? != Renewed::TakenOver {
+            ledger.lost(key, &token, asked_at, false);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

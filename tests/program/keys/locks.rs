@@ -193,6 +193,65 @@ async fn locks_that_another_gateway_granted_are_confirmed_and_those_that_it_rele
     .await;
 }
 
+/// A look names a hundred of those who share a lock: those whose leases end first.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_another_gateway_released_make_room_however_many_share_the_lock() {
+    let redis = RedisServer::start().await;
+    let mut file = KeysFile::new();
+    let (key, other) = (limited(&mut file, 8), file.add("other", ALL));
+    file.write();
+    let flag = file.flag();
+    let flags = [flag[0].as_str(), &flag[1]];
+    let gateways = (Gateway::on_redis(&redis, &flags).await, Gateway::on_redis(&redis, &flags).await);
+    let (here, there) = (Client::new(gateways.0.address), Client::new(gateways.1.address));
+    for _ in 0..110 {
+        there.put("/locks/m?slots=1000&ttl=1h").key(&other).send().await.expect(201);
+    }
+    let mut tokens = Vec::new();
+    for _ in 0..8 {
+        let taken = here.put("/locks/m?slots=1000&ttl=2h").key(&key).send().await;
+        tokens.push(taken.expect(201).token());
+    }
+    here.put("/locks/more").key(&key).send().await.expect_problem(429, "too-many-locks");
+    for token in &tokens[1..] {
+        there.delete("/locks/m").key(&key).token(token).send().await.expect(204);
+    }
+    for n in 1..tokens.len() {
+        eventually("it has seen that they are free", async || {
+            here.put(&format!("/locks/{n}?ttl=1h")).key(&key).send().await.status == 201
+        })
+        .await;
+    }
+    here.put("/locks/more").key(&key).send().await.expect_problem(429, "too-many-locks");
+}
+
+/// Its value may be none of ours, or its server be down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_cannot_be_looked_at_keeps_no_other_from_making_room() {
+    let redis = RedisServer::start().await;
+    let mut file = KeysFile::new();
+    let key = limited(&mut file, 4);
+    file.write();
+    let flag = file.flag();
+    let flags = [flag[0].as_str(), &flag[1]];
+    let gateways = (Gateway::on_redis(&redis, &flags).await, Gateway::on_redis(&redis, &flags).await);
+    let (here, there) = (Client::new(gateways.0.address), Client::new(gateways.1.address));
+    here.put("/locks/a?ttl=1h").key(&key).send().await.expect(201);
+    let _: () = redis.command(&["SET", "fencepost:{0}:lock:a", "?garbage", "PX", "3600000"]).await;
+    let mut held = Vec::new();
+    for path in ["/locks/b", "/locks/c", "/locks/d"] {
+        let taken = here.put(&format!("{path}?ttl=1h")).key(&key).send().await;
+        held.push((path, taken.expect(201).token()));
+    }
+    for (path, token) in &held {
+        there.delete(path).key(&key).token(token).send().await.expect(204);
+    }
+    eventually("it has seen that the others are free", async || {
+        here.put("/locks/z?ttl=10ms").key(&key).send().await.status == 201
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_says_nothing_has_as_many_locks_as_the_gateway_says() {
     let mut file = KeysFile::new();
