@@ -210,9 +210,13 @@ impl LockService {
         if waiter.waiting.ticket().is_some() {
             self.watch.tell(&request.key, || Doing::Line);
         }
-        // The ticket is also kept if the grant then reaches no client.
-        let keeps_ticket =
-            matches!(answer, Acquired::Granted(_) | Acquired::NotTaken(NotAcquired::Refused(_)));
+        // The ticket is also kept if the grant then reaches no client, or has not reached enough replicas.
+        let keeps_ticket = matches!(
+            answer,
+            Acquired::Granted(_)
+                | Acquired::NotReplicated { is_new: true, .. }
+                | Acquired::NotTaken(NotAcquired::Refused(_))
+        );
         request.tenant.keeps_ticket(keeps_ticket);
         Next::HandOut(answer)
     }

@@ -2,6 +2,7 @@
 //! and no lock that nobody was told of.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fencepost::clock::SystemClock;
@@ -9,7 +10,7 @@ use fencepost::lock::{
     Acquired, Attempt, Broken, Inspected, LeaseToken, LockKey, Released, Renewed, Slots, Terms, Ttl,
 };
 use fencepost::service::{
-    Account, AcquireRequest, Acquisition, GrantGuard, Holding, LockService, Outcome, Tenant,
+    Account, AcquireRequest, Acquisition, GrantGuard, Holding, LockService, NotAcquired, Outcome, Tenant,
 };
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use fencepost::store::{
@@ -490,6 +491,26 @@ async fn takes_back_are_bounded_in_time() {
     .await;
     let tried_for = last.1 - started;
     assert!(tried_for >= Duration::from_millis(300), "it gave up after {tried_for:?}");
+}
+
+/// A wait queue keeps the ticket for its token, as with a grant that reached no client.
+#[tokio::test]
+async fn the_ticket_of_a_grant_that_was_undone_for_want_of_replicas_counts_for_its_client() {
+    let store = AnyStore::memory(MARK_TTL).await;
+    let scene = Scene::on(store.store.clone());
+    let (holder, left) = (scene.grant(None).await, Arc::new(AtomicU32::new(0)));
+    let tenant = Tenant::new(None, Some(left.clone()));
+    let request = AcquireRequest { wait: PATIENCE, tenant, ..scene.request(own_token(), 30_000) };
+    scene.network.lose_all(Loss::NotReplicated);
+    let release = async {
+        let waits = async || matches!(scene.look().await, Inspected::Held { waiters: 1, .. });
+        eventually("it waits", waits).await;
+        scene.release(&holder).await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(scene.service.acquire(request), release);
+    let outcome = answer.unwrap().outcome;
+    assert!(matches!(outcome, Outcome::NotTaken(NotAcquired::NotReplicated(_))), "{outcome:?}");
+    assert_eq!(left.load(Ordering::Relaxed), 1);
 }
 
 /// A server that stands still may have a command before it for longer than any ttl, but nobody waits for ever.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use fencepost::lock::{Attempt, LockKey, Ttl};
+use fencepost::lock::{Acquired, Attempt, LockKey, Ttl};
 use fencepost::store::{
     Bucket, Confirm, Enqueue, Hint, LastPoll, LockRequest, LockStore, Poll, Reply, Request, StoreError, Try,
 };
@@ -28,6 +28,8 @@ pub enum Loss {
     Late,
     /// The store acts on it, and its sender waits for the answer until the test says so.
     HeldBack,
+    /// The store acts on it, and its replicas do not. Only one who asks for a lock in the wait queue is told so.
+    NotReplicated,
 }
 
 pub struct Network {
@@ -127,6 +129,7 @@ impl Network {
                 self.held_back.notified().await;
                 answer
             }
+            Some(Loss::NotReplicated) => step.await.map(not_replicated),
             Some(Loss::Late) => {
                 self.late.lock().unwrap().push(Box::pin(async move { drop(step.await) }));
                 Err(StoreError::Unknown("the command is late".into()))
@@ -138,6 +141,15 @@ impl Network {
 /// The sender's deadline is not the store's: what is late has outlived it.
 fn later() -> Instant {
     Instant::now() + PATIENCE
+}
+
+fn not_replicated(reply: Reply) -> Reply {
+    let (is_new, reason) = (true, "no replica has it".to_owned());
+    match reply {
+        Reply::Enqueue(Acquired::Granted(_)) => Reply::Enqueue(Acquired::NotReplicated { is_new, reason }),
+        Reply::Poll(Acquired::Granted(_)) => Reply::Poll(Acquired::NotReplicated { is_new, reason }),
+        other => other,
+    }
 }
 
 /// What a proxy that repeats a PUT makes of it: another one of the same token, with an attempt of its own.
