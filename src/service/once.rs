@@ -195,12 +195,16 @@ impl LockService {
         answer: Begun,
         token: TokenHash,
         sent_at: Duration,
-        guard: GrantGuard,
+        mut guard: GrantGuard,
         deadline: Instant,
     ) -> Result<BeginOutcome, StoreError> {
         let over = || "the lease ended before the request could be answered: ask for a longer ttl".to_owned();
         let left = |place: Place| Some(Place { lease: lease_left(place.lease, sent_at)?, ..place });
-        let why = match answer {
+        if !matches!(answer, Begun::Granted(_) | Begun::NotReplicated { is_new: true, .. }) {
+            // No grant is new.
+            guard.take().disarm();
+        }
+        Ok(BeginOutcome::NotBegun(match answer {
             Begun::Granted(place) => {
                 return match left(place) {
                     Some(place) => Ok(BeginOutcome::Granted(place, guard)),
@@ -224,13 +228,6 @@ impl LockService {
                     ))),
                 };
             }
-            other => {
-                // In each of these cases no grant is new.
-                guard.disarm();
-                other
-            }
-        };
-        Ok(BeginOutcome::NotBegun(match why {
             Begun::Continued(place) => {
                 let place = left(place).ok_or_else(|| StoreError::Unknown(over()))?;
                 return Ok(BeginOutcome::Continued(place));
@@ -240,7 +237,7 @@ impl LockService {
                 return Err(StoreError::Unknown(format!("the work was begun before, but {reason}")));
             }
             // Only this request knows its attempt, and it has not given up yet.
-            Begun::AttemptVoided | Begun::Granted(_) => {
+            Begun::AttemptVoided => {
                 return Err(StoreError::Unavailable("this request was given up before it arrived".into()));
             }
             Begun::Busy(worker) => NotBegun::Busy(worker),
