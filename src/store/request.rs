@@ -89,30 +89,6 @@ requests! {
     ListRecords -> RecordPage;
 }
 
-impl Request {
-    /// What is asked for, where the request may end with the lock held.
-    pub fn lock_request(&self) -> Option<&LockRequest> {
-        match self {
-            Self::Try(Try(lock)) | Self::Confirm(Confirm(lock)) | Self::Poll(Poll(lock)) => Some(lock),
-            Self::Enqueue(Enqueue { lock, .. }) | Self::LastPoll(LastPoll { lock, .. }) => Some(lock),
-            _ => None,
-        }
-    }
-
-    /// The one lock that the request is about.
-    pub fn key(&self) -> Option<&LockKey> {
-        match self {
-            Self::Renew(Renew { key, .. })
-            | Self::Release(Release { key, .. })
-            | Self::RollBack(RollBack { key, .. })
-            | Self::PassOn(PassOn { key, .. })
-            | Self::Inspect(Inspect { key, .. })
-            | Self::Break(Break { key, .. }) => Some(key),
-            _ => self.lock_request().map(|lock| &lock.key),
-        }
-    }
-}
-
 /// Which lock is asked for, by whom, and by which lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRequest {

@@ -4,7 +4,8 @@ use fencepost::lock::{
     Acquired, Attempt, Enqueued, LastPolled, Lease, Polled, QueuePosition, Refusal, Slots, Ticket,
 };
 use fencepost::store::{
-    AnswerTo, Call, Confirm, Enqueue, LastPoll, LockRequest, LockStore, Poll, StoreError, TicketAfter, Try,
+    AnswerTo, Call, Confirm, Enqueue, LastPoll, LockRequest, LockStore, Poll, Request, StoreError,
+    TicketAfter, Try,
 };
 use tokio::time::Instant;
 
@@ -21,6 +22,15 @@ pub trait LockStoreExt: LockStore {
 }
 
 impl<S: LockStore + ?Sized> LockStoreExt for S {}
+
+/// What is asked for, where the request may end with the lock held.
+pub fn lock_request(request: &Request) -> Option<&LockRequest> {
+    match request {
+        Request::Try(Try(lock)) | Request::Confirm(Confirm(lock)) | Request::Poll(Poll(lock)) => Some(lock),
+        Request::Enqueue(Enqueue { lock, .. }) | Request::LastPoll(LastPoll { lock, .. }) => Some(lock),
+        _ => None,
+    }
+}
 
 /// How a lock is asked for.
 #[derive(Clone, Debug)]

@@ -21,6 +21,7 @@ use super::Place;
 use super::agreement::{Known, agree, of_itself};
 use super::plan::{Fate, MARK_TTL, MOST_WAITERS, Step, TICKET_TTL, What};
 use kit::PATIENCE;
+use kit::asking::lock_request;
 
 /// Lets so many ms pass for all that is kept under a prefix, and returns how many they were. Two things that gateways see to are
 /// seen to here:
@@ -191,7 +192,7 @@ impl Pair {
                     let numbers = agree(replies, &mut known).map_err(|what| format!("{step}\n{what}"))?;
                     if *fate == Fate::Answered {
                         told.learn(numbers.fences);
-                        let token = request.lock_request().map(|lock| lock.token);
+                        let token = lock_request(request).map(|lock| lock.token);
                         let tickets = numbers.tickets.into_iter();
                         told.tickets.extend(tickets.filter_map(|(a, b)| Some((token?, a, b))));
                     }
@@ -239,7 +240,7 @@ impl Pair {
         let tickets = format!("{}seats:{}", self.base, key.as_str());
         let waits: bool = redis::cmd("EXISTS").arg(tickets).query_async(&mut self.connection).await.unwrap();
         let mut both: Vec<_> = requests.iter().zip(join_all(asked).await).collect();
-        let token_of = |(to_table, _): &(Request, Request)| to_table.lock_request().map(|lock| lock.token);
+        let token_of = |(to_table, _): &(Request, Request)| lock_request(to_table).map(|lock| lock.token);
         let granted = both.iter().filter_map(|(request, redis)| match redis {
             Ok(Reply::Try(Acquired::Granted(lease))) if !waits => {
                 Some((token_of(request), lease.fencing_token.get()))

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::faults::{Fate, LATEST_MS, STALL, Weather};
 use kit::PATIENCE;
+use kit::asking::lock_request;
 
 /// What a request's commands did, for the judge.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +55,7 @@ impl Wire {
     }
 
     async fn pass(&self, request: &Request, what: String, deadline: Instant) -> Result<Reply, StoreError> {
-        let tape = self.weather.tape(request.key());
+        let tape = self.weather.tape(key_of(request));
         let fate = self.weather.draw(&tape, Fate::draw).unwrap_or(Fate::Pass);
         // What was lost on the way is not late for its sender's deadline.
         let until = if fate == Fate::Pass { deadline } else { Instant::now() + PATIENCE };
@@ -155,9 +156,19 @@ fn name_of(hint: &Hint) -> String {
     }
 }
 
+/// The one lock that a noted request is about.
+fn key_of(request: &Request) -> Option<&LockKey> {
+    match request {
+        Request::Release(Release { key, .. })
+        | Request::RollBack(RollBack { key, .. })
+        | Request::PassOn(PassOn { key, .. }) => Some(key),
+        _ => lock_request(request).map(|lock| &lock.key),
+    }
+}
+
 /// What is noted of a request; nothing of those that always pass.
 fn name_of_request(request: &Request) -> Option<String> {
-    if let Some(lock) = request.lock_request() {
+    if let Some(lock) = lock_request(request) {
         let how = match request {
             Request::Enqueue(Enqueue { takes_over, ticket, supersedes, .. }) => {
                 format!("Enqueue, takes over: {takes_over}, {ticket:?}, for {supersedes:?}")
@@ -200,7 +211,7 @@ impl LockStore for Wire {
                 Ok(Reply::Enqueue(Acquired::NotTaken(Enqueued::Polled(Polled::Queued(_))))
                     | Reply::Poll(Acquired::NotTaken(Polled::Queued(_))))
             );
-            if request.lock_request().is_some() {
+            if lock_request(request).is_some() {
                 // Commands of the background belong to no request.
                 let _ = ASKED.try_with(|asked| {
                     let mut note = asked.get();
