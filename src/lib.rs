@@ -72,7 +72,6 @@
 //! | [`store`] | the trait of all stores, and the two ways in which a store can fail | `lock`, `clock`, `telemetry` |
 //! | `store::request` | what a store is asked and what it answers, as data | |
 //! | `store::metered` | any store, with a measure on each request | |
-//! | `store::open` | which store is at an address of Redis servers | |
 //! | [`store::redis`], `redis/scripts/*.lua` | Redis: each operation one script, one round trip | |
 //! | `store/redis/settings`, `store/redis/address`, `store/redis/node`, `store/redis/client` | how it behaves; where servers are, and how to talk to them; connecting to one | |
 //! | `store/redis/failure` | what each error means: not yet, not done, unknown | |
@@ -85,7 +84,7 @@
 //! | `store/redis/exec`, `store/redis/acquiring`, `store/redis/listing` | a script that is run where the lock is; the ways of asking for a lock; a page of the list of all locks, or of all records | |
 //! | `store/redis/once`, `store/redis/once/record`, `store/redis/once/aside` | what is asked about records; a record as scripts reply it; long results, past the scripts | |
 //! | `store/redis/fast_path`, `store/redis/fast_path/operations`, `store/redis/fast_path/slots`, `store/redis/fast_path/records`, `store/redis/fast_path/recent` | what most acquires and releases come to, by small scripts; what one of them asks of a script; the same of slots, and of begins and results; locks to which this does not apply for a while | |
-//! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree | |
+//! | [`store::quorum`], `store/quorum/scripts` | independent servers, most of which must agree; which store is at an address of Redis servers | |
 //! | `store/quorum/membership`, `store/quorum/membership/ids`, `store/quorum/member_status`, `store/quorum/reconfiguration` | which of them count, and whose they are; what becomes of those that may have forgotten | |
 //! | `store/quorum/proposal`, `store/quorum/tally`, `store/quorum/lease`, `store/quorum/ending`, `store/quorum/poll`, `store/quorum/reports` | taking a lock by a number that most accept; renewing, repairing and freeing it; a question to all of them, and what they report of locks | |
 //! | `store/quorum/member`, `store/quorum/member/fast_path` | what one server is asked, and what small scripts do for all requests that are ready for it | |

@@ -17,14 +17,13 @@ use crate::lock::{Attempt, LockKey, TokenHash};
 pub mod diagnostics;
 pub mod embedded;
 mod metered;
-mod open;
 pub mod quorum;
 pub mod redis;
 mod request;
 mod wait_queue;
 
 pub use metered::MeteredStore;
-pub use open::open;
+pub use quorum::open;
 pub use request::{
     Begin, Break, BreakRecord, Bucket, Call, Check, Confirm, Enqueue, GiveUp, Heartbeat, HeartbeatAnswer,
     Inspect, KnownTo, LastPoll, List, ListRecords, LockRequest, LookAtRecord, PassOn, Poll, Release, Renew,

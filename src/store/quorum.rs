@@ -23,6 +23,7 @@ use self::membership::Membership;
 use self::poll::Pollster;
 use self::reports::EarlierLeases;
 use self::waiters::Waiters;
+use super::redis::RedisStore;
 use super::redis::address::{AddressError, RedisAddress};
 use super::redis::connection::connector::Target;
 use super::redis::connection::supervisor::LinkSupervisor;
@@ -32,7 +33,7 @@ use super::redis::pubsub::peer_bus::{PeerChannels, Publisher};
 use super::redis::pubsub::{Hints, MOST_HINTS};
 use super::redis::scripts::keys::KeySpace;
 use super::redis::settings::{RedisSettings, Risk};
-use crate::clock::{Clock, whole_ms};
+use crate::clock::{Clock, SystemClock, whole_ms};
 use crate::lock::{
     Attempt, Broken, Inspected, LockKey, Page, ReleaseEffect, Released, Renewed, RolledBack, Slots,
 };
@@ -72,6 +73,15 @@ pub struct QuorumStore {
     /// The session of the queues that the last heartbeat was answered with.
     session: AtomicU64,
     mark_ttl: Duration,
+}
+
+/// Starts to connect to what is at an address: a quorum, or a store that is none.
+pub fn open(address: &RedisAddress, settings: &RedisSettings) -> Result<Arc<dyn LockStore>, AddressError> {
+    Ok(if address.is_quorum() {
+        Arc::new(QuorumStore::start(address, settings, Arc::new(SystemClock))?)
+    } else {
+        Arc::new(RedisStore::start(address, settings)?)
+    })
 }
 
 impl QuorumStore {
