@@ -47,7 +47,7 @@ use self::protocol::Protocols;
 use self::tcp_timeout::TimeoutStream;
 use crate::telemetry::ConnectionRefused;
 
-pub use application::{Application, BodyWasRead, Malformed, Peer, SharedByAnswers};
+pub use application::{Application, BodyWasRead, InMemory, Malformed, Peer};
 pub use descriptors::make_room;
 pub use phase::end_on_signals;
 pub use settings::ServerSettings;

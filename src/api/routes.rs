@@ -2,16 +2,17 @@
 
 use std::sync::LazyLock;
 
-use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::{get, post, put};
+use axum::{Extension, Router};
 use miniz_oxide::inflate::decompress_to_vec_zlib;
 use utoipa::OpenApi;
 
 use super::answers::JSON;
 use super::openapi::{self, DocumentProblems};
 use super::state::{AppState, Facades};
+use crate::server::InMemory;
 
 mod facades;
 mod health;
@@ -78,9 +79,9 @@ pub(super) fn routes(spoken: &Facades) -> Router<AppState> {
 ))]
 struct Handlers;
 
-/// Makes the document from the handlers. The program does not call this: it carries the document as a file, which takes a tenth
-/// of the room that the code to make it takes.
-pub(super) fn generate() -> String {
+/// Makes the OpenAPI document from the handlers, as `make openapi` commits it. The program does not call this: it carries the document
+/// as a file, which takes a tenth of the room that the code to make it takes.
+pub fn generate_openapi() -> String {
     let document = openapi::complete(Handlers::openapi());
     // It is made of plain strings and numbers, so it always has a JSON form.
     document.to_pretty_json().map_or_else(|_| String::new(), |json| json + "\n")
@@ -101,5 +102,5 @@ pub(super) static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     responses((status = 200, description = "The document.", body = Object), DocumentProblems)
 )]
 pub(super) async fn get_openapi() -> impl IntoResponse {
-    ([(CONTENT_TYPE, JSON)], DOCUMENT.as_str())
+    ([(CONTENT_TYPE, JSON)], Extension(InMemory), DOCUMENT.as_str())
 }

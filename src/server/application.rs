@@ -57,9 +57,9 @@ impl Peer {
 #[derive(Clone, Copy, Debug)]
 pub struct BodyWasRead;
 
-/// Among the extensions of an answer: others may share its bytes, and nothing else keeps them. So each counts them while it is unread.
+/// Among the extensions of an answer: its bytes are in memory anyway, so that they do not count while it is unread.
 #[derive(Clone, Copy, Debug)]
-pub struct SharedByAnswers;
+pub struct InMemory;
 
 /// Why a request is refused, whatever it asks for. [`Application::refuse`] makes the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::mem;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 use tracing::debug;
 
-use super::addresses::network;
+use super::application::Peer;
 use crate::telemetry::Connections;
 
 use read_ahead::{AheadOfHandler, PlaceInLine, ReadAhead};
@@ -61,6 +60,7 @@ struct Address {
 /// What is unread on one connection.
 pub(super) struct Unread {
     backpressure: Arc<Backpressure>,
+    peer: Arc<Peer>,
     address: IpAddr,
     /// How many HTTP/2 answers were begun in this period, and in the one before. The two take turns.
     begun: [AtomicUsize; 2],
@@ -82,10 +82,11 @@ impl Backpressure {
         Arc::new(Self { most_bytes, debtors: Mutex::default(), ahead: Arc::default(), counts })
     }
 
-    pub(super) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Unread> {
+    pub(super) fn connection(self: &Arc<Self>, peer: &Arc<Peer>) -> Arc<Unread> {
         Arc::new(Unread {
             backpressure: self.clone(),
-            address: network(address),
+            peer: peer.clone(),
+            address: peer.network(),
             begun: Default::default(),
             periods: AtomicUsize::new(0),
             is_cut: AtomicBool::new(false),
@@ -143,8 +144,7 @@ impl Unread {
         .await;
     }
 
-    /// Whether it must end for that.
-    pub(super) fn is_cut(&self) -> bool {
+    fn is_cut(&self) -> bool {
         self.is_cut.load(Ordering::Acquire)
     }
 
@@ -176,6 +176,8 @@ impl Unread {
             let Some(greedy) = debtors.evict() else { break };
             debug!(address = %greedy.address, "clients leave too much unread: the connection with most of it is closed");
             self.backpressure.counts.cut_unread.inc();
+            // Its answers may be dropped before its task knows: they are to say that their client has not left.
+            greedy.peer.is_cut.store(true, Ordering::Relaxed);
             greedy.is_cut.store(true, Ordering::Release);
             greedy.waker.wake();
         }
@@ -189,11 +191,9 @@ impl Unread {
     /// Counts a frame of a stream by HTTP/2 until the connection has written it. It has no time to be read in: a connection that holds a
     /// lock must not end because its program reads nothing.
     pub(super) fn count_frame(self: &Arc<Self>, bytes: Bytes) -> Bytes {
-        match self.charge(FRAME_BYTES + bytes.len()) {
-            Ok(charge) => Bytes::from_owner(Piece { bytes, _place: None, _charge: charge }),
-            // The connection is being closed.
-            Err(TooMuchUnread) => bytes,
-        }
+        // Where it is not counted, the connection is being closed.
+        let charge = self.charge(FRAME_BYTES + bytes.len()).ok();
+        counted(bytes, None, charge)
     }
 
     /// Counts this many bytes, in place of those of `charge`.
@@ -222,7 +222,7 @@ impl Drop for Charge {
     fn drop(&mut self) {
         let backpressure = &self.unread.backpressure;
         let mut debtors = backpressure.debtors.lock();
-        if !self.unread.is_cut.load(Ordering::Acquire) {
+        if !self.unread.is_cut() {
             debtors.change(&self.unread, |had| had - self.bytes);
             backpressure.counts.unread_bytes.set(i64::try_from(debtors.bytes).unwrap_or(i64::MAX));
         }
@@ -263,21 +263,29 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
+/// These bytes, which count by this charge.
+fn counted(bytes: Bytes, place: Option<Place>, charge: Option<Charge>) -> Bytes {
+    match charge {
+        Some(charge) => Bytes::from_owner(Piece { bytes, _place: place, _charge: charge }),
+        None => bytes,
+    }
+}
+
 /// An answer of known size. It is handed on in pieces, and counted while it is unread.
 pub(super) struct CountedBody {
     body: Body,
     /// What is left of its last frame. Each piece of it keeps the whole in memory, and so goes on counting the whole.
     rest: Bytes,
-    /// Whether only answers keep its bytes, also if several share them.
-    is_of_answers: bool,
+    /// Whether its bytes are in memory anyway, and so do not count.
+    is_in_memory: bool,
     /// HTTP/1 copies each piece into a buffer at once. That is counted where it is written.
     counts_pieces: bool,
     unread: Arc<Unread>,
 }
 
 impl CountedBody {
-    pub(super) fn new(body: Body, is_of_answers: bool, counts_pieces: bool, unread: Arc<Unread>) -> Self {
-        Self { body, rest: Bytes::new(), is_of_answers, counts_pieces, unread }
+    pub(super) fn new(body: Body, is_in_memory: bool, counts_pieces: bool, unread: Arc<Unread>) -> Self {
+        Self { body, rest: Bytes::new(), is_in_memory, counts_pieces, unread }
     }
 }
 
@@ -290,43 +298,26 @@ impl HttpBody for CountedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        let (place, piece) = if this.counts_pieces {
-            let place = Place::new(&this.unread);
-            // This comes before the answer learns that it is taken. On this error, what it granted is rolled back.
-            match this.unread.charge(H2_ANSWER_BYTES) {
-                Ok(charge) => (Some(place), Some(charge)),
-                Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
-            }
-        } else {
-            (None, None)
-        };
+        // All is counted before the answer learns that it is taken. On an error, what it granted is rolled back.
+        let charge = |bytes: usize| this.unread.charge(bytes).map_err(axum::Error::new);
+        let place = this.counts_pieces.then(|| Place::new(&this.unread));
+        let piece = place.is_some().then(|| charge(H2_ANSWER_BYTES)).transpose()?;
         if this.rest.is_empty() {
+            let uncounted_bytes = if this.counts_pieces { SHORT_BYTES } else { PIECE_BYTES };
+            let bytes =
+                this.body.size_hint().exact().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+            let is_counted = bytes > uncounted_bytes && !this.is_in_memory;
+            let charge = is_counted.then(|| charge(bytes)).transpose()?;
             match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => this.rest = data,
+                    Ok(data) => this.rest = counted(data, None, charge),
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 end => return Poll::Ready(end),
             }
-            // What grants a lock is shorter. Once it was read, nothing rolls that back any more.
-            let uncounted_bytes = if this.counts_pieces { SHORT_BYTES } else { PIECE_BYTES };
-            // The bytes of pages and documents are in memory anyway.
-            if this.rest.len() > uncounted_bytes && (this.is_of_answers || this.rest.is_unique()) {
-                match this.unread.charge(this.rest.len()) {
-                    Ok(charge) => {
-                        let bytes = mem::take(&mut this.rest);
-                        this.rest = Bytes::from_owner(Piece { bytes, _place: None, _charge: charge });
-                    }
-                    Err(error) => return Poll::Ready(Some(Err(axum::Error::new(error)))),
-                }
-            }
         }
         let length = this.rest.len().min(PIECE_BYTES);
-        let bytes = this.rest.split_to(length);
-        Poll::Ready(Some(Ok(Frame::data(match place.zip(piece) {
-            None => bytes,
-            Some((place, charge)) => Bytes::from_owner(Piece { bytes, _place: Some(place), _charge: charge }),
-        }))))
+        Poll::Ready(Some(Ok(Frame::data(counted(this.rest.split_to(length), place, piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -348,12 +339,15 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::server::TcpTimeout;
 
     #[tokio::test]
     async fn a_cancelled_answer_counts_while_a_piece_of_it_is_unread() {
         const BYTES: usize = 4 * PIECE_BYTES;
         let counts = Arc::new(Connections::default());
-        let unread = Backpressure::new(usize::MAX, counts.clone()).connection(Ipv4Addr::LOCALHOST.into());
+        let (address, tcp_timeout) = ((Ipv4Addr::LOCALHOST, 1).into(), TcpTimeout::default());
+        let peer = Peer { address, subject: None, tcp_timeout, is_cut: AtomicBool::new(false) };
+        let unread = Backpressure::new(usize::MAX, counts.clone()).connection(&Arc::new(peer));
         let mut body = CountedBody::new(Body::from(vec![0; BYTES]), false, true, unread);
         let piece = body.frame().await.unwrap().unwrap();
         drop(body);

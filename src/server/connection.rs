@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
-use super::application::{Application, BodyWasRead, Malformed, Peer, SharedByAnswers};
+use super::application::{Application, BodyWasRead, InMemory, Malformed, Peer};
 use super::backpressure::{Backpressure, CountedBody, PIECE_BYTES, Unread};
 use super::phase::{DRAIN_GRACE, Phase};
 use super::protocol::{Answers, Protocols, Served};
@@ -98,7 +98,7 @@ pub(super) fn serve_connection<'a, A: Application>(
     phase: watch::Receiver<Phase>,
 ) -> impl Future<Output = ()> + use<'a, A> {
     let requests = Arc::new(Requests::default());
-    let unread = backpressure.connection(peer.address.ip());
+    let unread = backpressure.connection(&peer);
     let mut service = {
         let (requests, phase, unread) = (Arc::clone(&requests), phase.clone(), Arc::clone(&unread));
         let peer = Arc::clone(&peer);
@@ -194,13 +194,10 @@ async fn until_quiet<A: Answers>(
                         settings.counts.refused.count(ConnectionRefused::Unreadable);
                     }
                     debug!(%error, "connection failed");
-                    if unread.is_cut() {
-                        return ends.cut();
-                    }
                 }
                 return None;
             }
-            () = unread.cut() => return ends.cut(),
+            () = unread.cut() => return None,
             () = requests.table_is_full(), if !told_to_go => {
                 served.graceful_shutdown();
                 told_to_go = true;
@@ -293,7 +290,7 @@ fn respond(
         // If a request has a malformed head, or a body that was not read, or one in chunks, nothing behind it can be trusted.
         let is_unread = has_body && response.extensions().get::<BodyWasRead>().is_none();
         let is_last = is_malformed || is_coded || is_unread;
-        let is_shared = response.extensions().get::<SharedByAnswers>().is_some();
+        let is_in_memory = response.extensions().get::<InMemory>().is_some();
         // A stream is in flight until its end. For the timers, all other answers are over when the handler returns.
         if response.body().size_hint().exact().is_none() {
             let counts = (version == Version::HTTP_2).then_some(unread);
@@ -307,9 +304,9 @@ fn respond(
                 }))
             });
         } else if version == Version::HTTP_2 && !response.body().is_end_stream() {
-            response = response.map(|body| Body::new(CountedBody::new(body, is_shared, true, unread)));
+            response = response.map(|body| Body::new(CountedBody::new(body, is_in_memory, true, unread)));
         } else if response.body().size_hint().lower() > PIECE_BYTES as u64 {
-            response = response.map(|body| Body::new(CountedBody::new(body, is_shared, false, unread)));
+            response = response.map(|body| Body::new(CountedBody::new(body, is_in_memory, false, unread)));
         }
         if version <= Version::HTTP_11 && (is_last || *phase.borrow() != Phase::Serving) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -17,6 +17,7 @@ use crate::api::headers::{
 };
 use crate::lock::{FencingToken, LeaseToken, LockKey};
 use crate::once::{Place, RecordView, Stored, WorkState};
+use crate::server::InMemory;
 
 /// What a stored result is served as if a browser could run it, or if nothing is known of it.
 const BYTES: &str = "application/octet-stream";
@@ -219,8 +220,12 @@ pub(crate) fn stored(key: &LockKey, fencing_token: FencingToken, kept_ms: u64, l
 /// A result, byte for byte, in a way in which no browser runs it. By the token, a client knows whose answer it is.
 pub(crate) fn replay(token: &LeaseToken, stored: Stored) -> Response {
     let Stored { fencing_token, age_ms, kept_ms, result, .. } = stored;
-    let bytes = result.body.len();
+    let (bytes, is_shared) = (result.body.len(), !result.body.is_unique());
     let mut response = Response::new(Body::from(result.body));
+    if is_shared {
+        // With the store, or with all who have waited for it.
+        response.extensions_mut().insert(InMemory);
+    }
     *response.headers_mut() = HeaderMap::with_capacity(2 * USUAL_HEADERS);
     insert_fencing_token(&mut response, fencing_token);
     let headers = response.headers_mut();

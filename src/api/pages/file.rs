@@ -1,5 +1,6 @@
 //! Files of pages, which are in the binary.
 
+use axum::Extension;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::http::HeaderValue;
@@ -7,6 +8,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 
 use crate::api::problem::{Problem, ProblemType};
+use crate::server::InMemory;
 
 pub(in crate::api) const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 pub(in crate::api) const CSS: HeaderValue = HeaderValue::from_static("text/css; charset=utf-8");
@@ -35,7 +37,8 @@ impl File {
     }
 
     pub(in crate::api) fn response(&self) -> Response {
-        let mut response = ([(CONTENT_TYPE, self.media_type.clone())], self.bytes).into_response();
+        let mut response =
+            ([(CONTENT_TYPE, self.media_type.clone())], Extension(InMemory), self.bytes).into_response();
         if self.is_gzip {
             response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }

@@ -3,7 +3,7 @@
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
-use axum::http::{HeaderValue, StatusCode, Version};
+use axum::http::{HeaderValue, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -15,7 +15,6 @@ use crate::api::middleware::{Middleware, request_counts};
 use crate::api::openapi::MetricsProblems;
 use crate::api::problem::{Problem, ProblemType};
 use crate::api::state::AppState;
-use crate::server::SharedByAnswers;
 use crate::telemetry::metrics::{MEDIA_TYPE, metrics};
 
 /// Read the metrics
@@ -63,7 +62,7 @@ async fn alone(State(app): State<AppState>, version: Version) -> Response {
 
 async fn text(app: &AppState) -> Response {
     let text = app.next_metrics(made(app.clone())).await;
-    (StatusCode::OK, [(CONTENT_TYPE, MEDIA_TYPE)], Extension(SharedByAnswers), text).into_response()
+    ([(CONTENT_TYPE, MEDIA_TYPE)], text).into_response()
 }
 
 async fn made(app: AppState) -> Bytes {

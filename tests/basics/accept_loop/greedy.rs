@@ -1,14 +1,23 @@
 //! Clients that want more than their share.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::mem;
 use std::net::Ipv4Addr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fencepost::server::ServerSettings;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::routing::get;
+use axum::{Extension, Router};
+use fencepost::server::{Peer, ServerSettings, serve};
 use fencepost::telemetry::{ConnectionRefused, Connections};
+use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::{GET, TestServer, get_ok, h2, poll_until, read_response, read_to_close, settings};
@@ -360,4 +369,71 @@ async fn an_h2_client_whose_table_keeps_long_heads_is_told_to_go_and_cut_if_it_d
         let _ = stream.write_all(&indexed_request(number, 15_000)).await;
     }
     poll_until(|| counts.cut_unread.get() == 1 && counts.unread_bytes.get() == 0, PATIENCE).await;
+}
+
+/// How many answers were taken, and how many were given up by the server, and by their client.
+#[derive(Default)]
+struct Ends {
+    taken: AtomicUsize,
+    cut: AtomicUsize,
+    left: AtomicUsize,
+}
+
+/// An answer that counts when it is taken, as the grant of a lock does.
+struct Grant {
+    ends: Arc<Ends>,
+    peer: Arc<Peer>,
+    bytes: Bytes,
+}
+
+impl HttpBody for Grant {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let bytes = mem::take(&mut self.bytes);
+        let is_taken = !bytes.is_empty();
+        self.ends.taken.fetch_add(usize::from(is_taken), Ordering::SeqCst);
+        Poll::Ready(is_taken.then(|| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.len() as u64)
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if !self.bytes.is_empty() {
+            let is_cut = self.peer.is_cut.load(Ordering::SeqCst);
+            (if is_cut { &self.ends.cut } else { &self.ends.left }).fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// An answer of its length and what else it costs are too much together, and neither is alone.
+#[tokio::test]
+async fn an_answer_for_which_its_connection_is_cut_is_not_taken_and_is_given_up_by_the_server() {
+    const BYTES: usize = 3 * 1024;
+    let ends = Arc::new(Ends::default());
+    let (told, bytes) = (Arc::clone(&ends), Bytes::from(vec![b'x'; BYTES]));
+    let answer = async move |Extension(peer): Extension<Arc<Peer>>| {
+        Body::new(Grant { ends: told.clone(), peer, bytes: bytes.clone() })
+    };
+    let (settings, counts) = counted(|s| s.max_unread_bytes = BYTES + 1024);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    tokio::spawn(serve(listener, Router::new().route("/", get(answer)), settings, Default::default()));
+    let sent = [h2::PREFACE, &h2::frame(h2::SETTINGS, 0, 0, &[]), &h2::request(1, "/")].concat();
+    stream.write_all(&sent).await.unwrap();
+    read_to_close(&mut stream).await;
+    let ends = [&ends.taken, &ends.cut, &ends.left].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!((counts.cut_unread.get(), ends), (1, [0, 1, 0]));
 }
