@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::ledger::{AskedLease, Counted, Room};
-use super::time::{lease_left, pause_before};
+use super::time::{ends_at, lease_left, pause_before};
 use super::{AcquireRequest, Acquisition, Doing, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::boottime;
 use crate::lock::{Acquired, Attempt, Confirmed, LeaseToken, Refusal, RolledBack, Slots};
@@ -77,7 +77,7 @@ impl LockService {
             self.ledger.lost(&key, &hash, asked_at, false);
         }
         match &acquisition.outcome {
-            Outcome::Granted(lease, _) | Outcome::AlreadyHeld(lease, ..) => {
+            Outcome::Granted(lease, ..) | Outcome::AlreadyHeld(lease, ..) => {
                 let at = asked_by.map_or(Duration::ZERO, |(_, asked_at)| asked_at);
                 let asked = AskedLease { at, min_hold };
                 self.ledger.holds(&key, acquisition.token.hash(), lease, asked, &account, room);
@@ -203,10 +203,11 @@ impl LockService {
         match answer {
             Acquired::Granted(lease) => {
                 guard.is_granted(lease.fencing_token);
+                let ends_at = ends_at(&lease, sent_at);
                 match lease_left(lease, sent_at) {
                     Some(lease) => {
                         self.watch.tell(&request.key, || Doing::Granted(lease.clone()));
-                        Ok(Outcome::Granted(lease, guard))
+                        Ok(Outcome::Granted(lease, guard, ends_at))
                     }
                     None => match guard.roll_back_now(deadline).await {
                         Ok(was_deleted) => Err(not_granted(request.is_undone(was_deleted), over())),

@@ -72,8 +72,8 @@ pub struct Acquisition {
 #[derive(Debug)]
 pub enum Outcome {
     /// A new lease. The code that hands it to the client disarms the guard. If the guard is dropped before, it rolls
-    /// the grant back.
-    Granted(Lease, GrantGuard),
+    /// the grant back. And when the lease ends, on the clock of `boottime`.
+    Granted(Lease, GrantGuard, Duration),
     /// The token held the lock already, as this attempt found; and when it asked, on the clock of `boottime`.
     AlreadyHeld(Lease, Attempt, Duration),
     /// The token does not hold the lock.

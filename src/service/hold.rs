@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::task::TaskTracker;
 
 use super::roll_back::GrantOf;
-use super::time::lease_left;
+use super::time::{ends_at, lease_left};
 use super::{AcquireRequest, Acquisition, GrantGuard, LockService, NotAcquired, Outcome};
 use crate::clock::{boottime, whole_ms};
 use crate::lock::{Attempt, Lease, LeaseToken, LockKey, Terms};
@@ -137,8 +137,8 @@ struct Known {
 impl Known {
     /// What the store has said of the lease, as far as the connection may use it: at most until `most_until`. `None` when it is over.
     fn of(lease: Lease, sent_at: Duration, most_until: Duration) -> Option<Self> {
-        let ends_at = sent_at + Duration::from_millis(lease.left_ms.saturating_sub(1));
-        Some(Self { ends_at: ends_at.min(most_until), lease: lease_left(lease, sent_at)? })
+        let ends_at = ends_at(&lease, sent_at).min(most_until);
+        Some(Self { ends_at, lease: lease_left(lease, sent_at)? })
     }
 
     /// The lease as it is now; `None` when it is over.
@@ -202,19 +202,22 @@ impl LockService {
         let Acquisition { token, outcome } = self.acquire_by(attempt, made, Box::new(request)).await?;
         let answered_at = boottime();
         let most_until = answered_at + max_hold;
-        let (lease, attempt, guard, claimed_at) = match outcome {
-            Outcome::Granted(lease, guard) => (lease, guard.attempt(), guard, None),
+        let (lease, attempt, guard, ends_at, told_until) = match outcome {
+            Outcome::Granted(lease, guard, ends_at) => {
+                (lease, guard.attempt(), guard, ends_at, Duration::ZERO)
+            }
             Outcome::AlreadyHeld(lease, attempt, asked_at) => {
                 let claim = attempt.claim();
                 let (of, ticket) = (GrantOf::Lock, TicketAfter::Removed);
                 let guard = self.cleaner.guard_attempt(of, &key, token.hash(), claim, ttl, ticket);
                 let guard = guard.on_account(account.as_ref());
-                (lease, Some(claim), guard, Some(asked_at))
+                let left = Duration::from_millis(lease.left_ms);
+                // The one is the earliest end of the lease, and the other the latest.
+                let told_until = answered_at + (answered_at - asked_at) + left;
+                (lease, Some(claim), guard, asked_at + left, told_until)
             }
             Outcome::NotTaken(why) => return Ok(Kept::NotHeld(token, why)),
         };
-        let left = Duration::from_millis(lease.left_ms);
-        let told_until = claimed_at.map(|asked_at| answered_at + (answered_at - asked_at) + left);
         // A guard that is armed has an attempt.
         let Some(attempt) = attempt else {
             return Err(StoreError::Unknown("the gateway does not know the lock any more".into()));
@@ -228,20 +231,20 @@ impl LockService {
             token,
             ttl,
             attempt,
-            known: Known { lease: lease.clone(), ends_at: most_until.min(answered_at + left) },
+            known: Known { lease: lease.clone(), ends_at: ends_at.min(most_until) },
             most_until,
             renews_at: Instant::now() + third_of(ttl, &lease),
             is_at_its_end: false,
-            told_until: told_until.unwrap_or_default(),
+            told_until,
             guard,
             is_told: false,
             // What becomes of it is told to no client, until it is a connection's.
             events: mpsc::channel(1).0,
             permit,
         });
-        if claimed_at.is_some() {
+        if !told_until.is_zero() {
             // Whatever becomes of it: what the token was told of before stays true.
-            keeper.guard.is_held(lease, keeper.told_until);
+            keeper.guard.is_held(lease, told_until);
             keeper.lengthen().await?;
         }
         Ok(Kept::Held(keeper))

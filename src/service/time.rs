@@ -38,6 +38,11 @@ pub(super) fn lease_left(lease: Lease, sent_at: Duration) -> Option<Lease> {
     (left_ms > 0).then_some(Lease { left_ms, ..lease })
 }
 
+/// When a lease ends at the earliest, on the clock of [`boottime`]: counted from before its command was sent, as [`lease_left`] does.
+pub(super) fn ends_at(lease: &Lease, sent_at: Duration) -> Duration {
+    sent_at + Duration::from_millis(lease.left_ms.saturating_sub(1))
+}
+
 /// A look was answered when nothing was left of the lease that it tells of. Another client may hold the lock by then.
 pub(super) fn seen_too_late() -> StoreError {
     StoreError::Unknown("the lease was over before the store's answer on it came".into())

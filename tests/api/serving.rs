@@ -15,8 +15,10 @@ use fencepost::clock::SystemClock;
 use fencepost::server::{Application, ServerSettings, serve};
 use fencepost::service::LockService;
 use fencepost::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use http::header::ACCEPT;
 use http_body_util::BodyExt;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -111,6 +113,23 @@ async fn a_grant_that_reached_no_socket_is_taken_back() {
     drop(lost);
     eventually("it is taken back", async || call("GET", "/locks/lost").await.status() == 404).await;
     assert_eq!(call("GET", "/locks/taken").await.status(), 200);
+}
+
+/// The age of the request and what is left of the lease are told of one moment, or of two of which the age is the earlier one.
+#[tokio::test]
+async fn a_stall_while_an_event_of_a_hold_is_made_lengthens_no_lease() {
+    const TTL_MS: u64 = 15_000;
+    let app = app(in_memory(CancellationToken::new()));
+    let asked_at = Instant::now();
+    let request = Request::post(format!("/hold?key=k&ttl={TTL_MS}ms")).header(ACCEPT, "application/x-ndjson");
+    let answer = app.answer(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(answer.status(), 200);
+    let most_ms = TTL_MS + asked_at.elapsed().as_millis() as u64 + 1;
+    let _stall = system::Stall::before(system::CLOCK_REALTIME, Duration::from_secs(1));
+    let granted = answer.into_body().frame().await.unwrap().unwrap().into_data().unwrap();
+    let granted: Value = serde_json::from_slice(&granted).unwrap();
+    let told_ms = granted["request_age_ms"].as_u64().unwrap() + granted["ttl_ms"].as_u64().unwrap();
+    assert!(told_ms <= most_ms, "{granted}: {most_ms}");
 }
 
 /// A handler of the test's own, behind everything that the real handlers are behind.

@@ -1,5 +1,6 @@
 //! A lock that is held by the request itself, for as long as its connection lives.
 
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,7 +18,7 @@ use super::taking::{key_holds_too_many, not_taken, tenant_of, too_many_holds, wa
 use crate::access::{Permit, Right, WaitPermit};
 use crate::api::answers;
 use crate::api::extract::{HoldQuery, LockCall};
-use crate::api::openapi::{HoldProblems, OptionalToken, QueryKeyParam};
+use crate::api::openapi::{AcquireProblems, OptionalToken, QueryKeyParam};
 use crate::api::problem::Problem;
 use crate::api::state::{AppState, ConnectionPlace};
 use crate::api::stream::StreamForm;
@@ -45,7 +46,7 @@ use crate::service::{AcquireRequest, Hold, HoldEvent, Holding, Loss};
                  ("Fencing-Token" = u64, description = "The number of the grant. Send it with every write to what the lock protects."),
                  ("Slot" = u16, description = "The slot of the grant, if there is one: your place among those who hold the lock."),
                  ("X-Accel-Buffering" = String, description = "`no`: proxies should pass events on at once."))),
-        HoldProblems,
+        AcquireProblems,
     )
 )]
 pub(super) async fn hold_lock(
@@ -104,7 +105,8 @@ pub(super) async fn hold_lock(
         are_several,
         asked_at,
         form,
-        untold: Some(wait),
+        is_untold: true,
+        wait,
         _connection: connection,
         _tcp_timeout: tcp_timeout,
     });
@@ -124,15 +126,16 @@ struct HoldBody {
     /// As the time since boot, which counts while the machine sleeps.
     asked_at: Duration,
     form: StreamForm,
+    is_untold: bool,
     /// The ticket, if it waited, until the client is told that it holds the lock.
-    untold: Option<Option<WaitPermit>>,
+    wait: Option<WaitPermit>,
     _connection: ConnectionPlace,
     _tcp_timeout: Option<ShortTcpTimeout>,
 }
 
 impl HoldBody {
     /// The first event.
-    fn granted(&mut self, wait: Option<WaitPermit>) -> HoldEventView {
+    fn granted(&mut self) -> HoldEventView {
         let told: Vec<_> = self.holds.iter_mut().map(|hold| (hold.key.clone(), hold.delivered())).collect();
         let leases: Option<Vec<_>> = told.iter().map(|(key, lease)| Some((key, lease.clone()?))).collect();
         let Some(leases) = leases else {
@@ -141,7 +144,7 @@ impl HoldBody {
             self.holds.clear();
             return lost;
         };
-        if let Some(wait) = wait {
+        if let Some(wait) = self.wait.take() {
             wait.used();
         }
         let token = &self.holds[0].token;
@@ -188,12 +191,12 @@ impl HttpBody for HoldBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let event = match self.untold.take() {
-            Some(wait) => Poll::Ready(Some(self.granted(wait))),
-            None => self.poll_any(context),
+        // Before what is left of a lease is measured: a stall in between makes the sum of both shorter, and never longer.
+        let age = boottime().saturating_sub(self.asked_at);
+        let event = match mem::take(&mut self.is_untold) {
+            true => Poll::Ready(Some(self.granted())),
+            false => self.poll_any(context),
         };
-        event.map(|event| {
-            Some(Ok(Frame::data(self.form.write(event?.asked(boottime().saturating_sub(self.asked_at))))))
-        })
+        event.map(|event| Some(Ok(Frame::data(self.form.write(event?.asked(age))))))
     }
 }

@@ -123,7 +123,7 @@ async fn who_holds_a_later_key_does_not_wait_for_an_earlier_one(store: &AnyStore
     let mut guards = Vec::new();
     for (key, token) in [(&a, own_token()), (&b, token.clone())] {
         let wish = AcquireRequest { key: key.clone(), ..request(Some(token), Duration::ZERO) };
-        let Outcome::Granted(_, guard) = service.acquire(wish).await.unwrap().outcome else {
+        let Outcome::Granted(_, guard, _) = service.acquire(wish).await.unwrap().outcome else {
             panic!("it is free")
         };
         guards.push(guard);
@@ -143,7 +143,7 @@ async fn who_holds_a_later_key_does_not_wait_for_an_earlier_one(store: &AnyStore
 async fn take(service: &LockService, key: &LockKey, token: LeaseToken, wait: Duration) {
     let wish = AcquireRequest { key: key.clone(), ..request(Some(token), wait) };
     match service.acquire(wish).await.unwrap().outcome {
-        Outcome::Granted(_, guard) => guard.disarm(),
+        Outcome::Granted(_, guard, _) => guard.disarm(),
         outcome => panic!("{outcome:?}"),
     }
 }

@@ -1,5 +1,5 @@
 //! What the program asks the system for, in a simulation: random bytes, which follow from the seed, and the time, which follows
-//! from tokio's paused clock. Both stand in the place of the functions of the C library, so that no line of the product, of
+//! from tokio's paused clock. Elsewhere it is the system's, and a thread may be slow to read it. Both stand in the place of the functions of the C library, so that no line of the product, of
 //! the standard library or of a dependency can have either from elsewhere.
 
 use std::cell::Cell;
@@ -24,6 +24,27 @@ static TOLD: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// tokio's clock may ask the system itself.
     static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+    /// Before which clock this thread stands still, and for how long.
+    static STALL: Cell<Option<(libc::clockid_t, Duration)>> = const { Cell::new(None) };
+}
+
+pub use libc::{CLOCK_BOOTTIME, CLOCK_REALTIME};
+
+/// Until it is dropped, its thread stands still each time before it reads a clock, as one that has to give way to others.
+pub struct Stall(());
+
+impl Stall {
+    /// From here on, before each look at this clock, for so long.
+    pub fn before(clock: libc::clockid_t, pause: Duration) -> Self {
+        STALL.set(Some((clock, pause)));
+        Self(())
+    }
+}
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        STALL.set(None);
+    }
 }
 
 /// From here on nothing is random, and no time passes.
@@ -110,6 +131,9 @@ extern "C" fn getrandom(buffer: *mut c_void, length: usize, flags: c_uint) -> is
 /// In the place of the system's.
 #[unsafe(no_mangle)]
 extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
+    if let Ok(Some((_, pause))) = STALL.try_with(|stall| stall.get().filter(|(of, _)| *of == clock)) {
+        thread::sleep(pause);
+    }
     let at_first = match clock {
         libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE => WALL_AT_FIRST,
         libc::CLOCK_MONOTONIC
