@@ -146,6 +146,6 @@ pub(super) async fn read_body(
 }
 
 pub(super) fn no_room() -> Problem {
-    let detail = "too many results and other bodies are on their way to this gateway: send it again";
+    let detail = "too many bodies are on their way to this gateway: send it again";
     Problem::new(ProblemType::TooManyResults, detail)
 }

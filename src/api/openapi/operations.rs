@@ -117,13 +117,10 @@ const ANYWHERE: &[ProblemType] = &[
     ProblemType::InternalError,
 ];
 /// What every operation on a lock can answer.
-const ANY_LOCK_CALL: &[ProblemType] = &[
-    ProblemType::BadParameter,
-    ProblemType::BadKey,
-    ProblemType::BadToken,
-    ProblemType::UnexpectedBody,
-    ProblemType::StoreUnavailable,
-];
+const ANY_LOCK_CALL: &[ProblemType] =
+    &[ProblemType::BadParameter, ProblemType::BadKey, ProblemType::BadToken, ProblemType::StoreUnavailable];
+/// What every operation but one can answer: it has no body, and one without a length must end first.
+const NO_BODY: &[ProblemType] = &[ProblemType::UnexpectedBody, ProblemType::TooManyResults];
 
 /// What every operation on a record can answer besides.
 const ANY_RECORD_CALL: &[ProblemType] = &[ProblemType::OnceUnsupported];
@@ -146,33 +143,28 @@ macro_rules! problems {
 }
 
 problems! {
-    AcquireProblems: WITH_KEYS ANY_LOCK_CALL
+    AcquireProblems: WITH_KEYS ANY_LOCK_CALL NO_BODY
         + TokenReleased HeldOtherwise LockHeld TooManyWaiters TooManyHolds TooManyLocks NotReplicated
         OutcomeUnknown ShuttingDown ModeNotAvailable;
-    HoldProblems: WITH_KEYS ANY_LOCK_CALL
-        + TokenReleased HeldOtherwise LockHeld TooManyWaiters TooManyHolds TooManyLocks NotReplicated
-        OutcomeUnknown ShuttingDown ModeNotAvailable;
-    RenewProblems: WITH_KEYS ANY_LOCK_CALL
+    RenewProblems: WITH_KEYS ANY_LOCK_CALL NO_BODY
         + TokenRequired NotHeld HeldByAnother TokenReleased MaxHoldReached OutcomeUnknown;
-    ReleaseProblems: WITH_KEYS ANY_LOCK_CALL
+    ReleaseProblems: WITH_KEYS ANY_LOCK_CALL NO_BODY
         + TokenRequired NotHeld HeldByAnother HeldBySeveral OutcomeUnknown;
-    InspectProblems: WITH_KEYS ANY_LOCK_CALL + NotHeld GrantOver HeldBySeveral OutcomeUnknown;
-    BeginProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
+    InspectProblems: WITH_KEYS ANY_LOCK_CALL NO_BODY + NotHeld GrantOver HeldBySeveral OutcomeUnknown;
+    BeginProblems: WITH_KEYS ANY_LOCK_CALL NO_BODY ANY_RECORD_CALL
         + FingerprintMismatch TokenReleased OnceInProgress OnceAbandoned TooManyWaiters StoreNearlyFull
         NotReplicated OutcomeUnknown ShuttingDown;
     StoreProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
         + TokenRequired NotBegun Superseded ResultDiffers LengthMissing ResultTooLarge
         ResultEncoded ResultStalled TooManyResults StoreNearlyFull OutcomeUnknown;
-    RenewWorkProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
+    RenewWorkProblems: WITH_KEYS ANY_LOCK_CALL NO_BODY ANY_RECORD_CALL
         + TokenRequired NotBegun Superseded LeaseOver AlreadyStored OutcomeUnknown;
-    GiveUpProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL
+    GiveUpProblems: WITH_KEYS ANY_LOCK_CALL NO_BODY ANY_RECORD_CALL
         + TokenRequired NotBegun Superseded AlreadyStored OutcomeUnknown;
-    LookProblems: WITH_KEYS ANY_LOCK_CALL ANY_RECORD_CALL + NotBegun OutcomeUnknown;
-    RecordsProblems: WITH_KEYS + OnceUnsupported BadParameter UnexpectedBody StoreUnavailable;
-    WatchProblems:
-        + BadParameter BadKey UnexpectedBody KeyRequired KeyRefused RightMissing RateLimited TooManyWatchers
-        StoreUnavailable ShuttingDown;
-    ListProblems: WITH_KEYS + BadParameter UnexpectedBody StoreUnavailable;
+    LookProblems: WITH_KEYS ANY_LOCK_CALL NO_BODY ANY_RECORD_CALL + NotBegun OutcomeUnknown;
+    RecordsProblems: WITH_KEYS NO_BODY + OnceUnsupported BadParameter StoreUnavailable;
+    WatchProblems: WITH_KEYS NO_BODY + BadParameter BadKey TooManyWatchers StoreUnavailable ShuttingDown;
+    ListProblems: WITH_KEYS NO_BODY + BadParameter StoreUnavailable;
     ReadyzProblems: + StoreUnavailable ShuttingDown;
     ExplainProblems: + NotFound;
     MetricsProblems: WITH_KEYS + NotFound;

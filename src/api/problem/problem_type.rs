@@ -109,13 +109,13 @@ problem_types! {
         ResultTooLarge = PAYLOAD_TOO_LARGE, "result-too-large", "The result is too large",
             "`max_result_bytes` of the 201 says how long a result may be. Store a shorter one, such as the address of where it lies: the place is still yours. Nothing was changed.";
         LengthMissing = LENGTH_REQUIRED, "length-missing", "The result has no Content-Length",
-            "Over HTTP/2, a result needs a Content-Length header: without it, a result that is cut off could be taken for a whole one. The place is still yours. Nothing was changed.";
+            "Over HTTP/2 and HTTP/1.0, a result needs a Content-Length header: without it, a result that is cut off could be taken for a whole one. The place is still yours. Nothing was changed.";
         ResultEncoded = UNSUPPORTED_MEDIA_TYPE, "result-encoded", "The result is encoded",
             "A result is kept byte for byte, and without its headers: send it as it is, without Content-Encoding, and with no Transfer-Encoding but `chunked`. The place is still yours. Nothing was changed.";
         ResultStalled = REQUEST_TIMEOUT, "result-stalled", "The result did not arrive in time",
             "A result must be complete within 10 seconds. Send it again: the place is still yours. Nothing was changed.";
-        TooManyResults = TOO_MANY_REQUESTS, "too-many-results", "Too many results are on their way",
-            "The results that arrive at this gateway at once may take 64 MiB together. Send it again: the place is still yours. Nothing was changed.";
+        TooManyResults = TOO_MANY_REQUESTS, "too-many-results", "Too many bodies are on their way",
+            "The bodies of requests that arrive at this gateway at once may take 64 MiB together: results, and what may yet turn out to be a body. Send it again. If it is a result, the place is still yours. Nothing was changed.";
         OnceUnsupported = NOT_IMPLEMENTED, "once-unsupported", "This store keeps no records",
             "`detail` says what it lacks. Nothing was changed.";
         ModeNotAvailable = NOT_IMPLEMENTED, "mode-not-available", "This store cannot share a lock",
