@@ -34,6 +34,7 @@ export async function several(url) {
   await ui.shows('pool');
 
   await itFollowsWhoSharesIt(ui, curl);
+  await aSlowLookAddsNoTime(ui, curl);
   await browser.end();
 }
 
@@ -80,4 +81,27 @@ async function itFollowsWhoSharesIt(ui, curl) {
   assert(!(await ui.page.locator('#breaking-several').isVisible()), 'it names those who shared the lock');
   await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
   await ui.lacks('crew');
+}
+
+/** What is left counts from when it was asked for, and not from when the answer came. */
+async function aSlowLookAddsNoTime(ui, curl) {
+  const [looksForMs, slackS] = [5000, 2];
+  await curl.take('slow', 'ttl=10m&slots=2&owner=slow');
+  const takenAt = Date.now();
+  const looks = '**/lock?*holders=true*';
+  await ui.page.route(looks, async (route) => {
+    const response = await route.fetch();
+    await new Promise((resolve) => setTimeout(resolve, looksForMs));
+    await route.fulfill({ response });
+  });
+  await ui.button('slow').click();
+  const row = ui.dialog.locator('#breaking-holders .slot');
+  await row.waitFor();
+  await until('the page shows no more time than there is', async () => {
+    const text = await row.innerText();
+    const [, min, s] = /(\d+) min (\d+) s left/.exec(text);
+    return Number(min) * 60 + Number(s) <= 600 - (Date.now() - takenAt) / 1000 + slackS || text;
+  });
+  await ui.page.unroute(looks);
+  await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
 }

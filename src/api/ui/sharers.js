@@ -11,18 +11,18 @@ const rows = new Map();
 
 /** Asks who shares a lock. Of a lock that is free, or that one client holds alone, the answer is undefined. */
 export async function sharersOf(key) {
+  const askedAt = performance.now();
   const { holders, held, slots } = await look(key).catch((error) => {
     if (error.status === 404) return {};
     throw error;
   });
   if (!holders) return undefined;
-  const now = performance.now();
   const grants = holders.map((holder) => ({
     key,
     owner: holder.owner ?? '',
     fencingToken: holder.fencing_token,
     isReleased: holder.released ?? false,
-    endsAt: now + holder.expires_in_ms,
+    endsAt: askedAt + holder.expires_in_ms,
     slot: holder.slot,
   }));
   // In the order of their slots, no row moves when another one is renewed, comes or goes.
