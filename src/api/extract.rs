@@ -125,7 +125,7 @@ pub(super) fn explain_missing(uri: &Uri) -> Problem {
     let path = uri.path();
     let (what, path_form, query_form) = named_at(path);
     let key = path.strip_prefix(path_form);
-    // With it, there would be a lock at such an address.
+    // With --terraform, there would be a lock at such an address.
     let names_lock = path == query_form || key.is_some_and(|key| !key.is_empty() && !key.contains('/'));
     if query_form == "/terraform" && names_lock {
         return Problem::new(ProblemType::NotFound, "this gateway was started without --terraform");

@@ -216,8 +216,8 @@ impl AppState {
         }
     }
 
-    /// The gateway is ready.
-    pub(super) fn is_ready(&self) {
+    /// The gateway is ready: the next reason why it is not is logged again.
+    pub(super) fn ready_again(&self) {
         *self.0.unready.lock() = None;
     }
 

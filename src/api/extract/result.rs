@@ -1,5 +1,6 @@
 //! The one request with a body: the result of a piece of work. The body is read only when the caller may store it.
 
+use std::mem;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -50,28 +51,21 @@ impl FromRequest<AppState> for StoreCall {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
-        let (call, fence, content_type, room) = match read_head(&parts, body.is_end_stream(), app) {
-            Ok(head) => head,
+        let (parts, mut body) = request.into_parts();
+        match read_head(&parts, &mut body, app) {
             // A client that asks before it sends need not send it.
-            Err(refused) if parts.headers.contains_key(EXPECT) => return Err(refused),
-            Err(refused) => {
+            Err(refused) if !parts.headers.contains_key(EXPECT) => {
                 drop(parts);
                 drain(body).await;
-                return Err(refused);
+                Err(refused)
             }
-        };
-        let announced = announced_bytes(&parts.headers);
-        let (most, status) = (app.limits.max_result_bytes, call.query.status);
-        let context = context_of(&parts)?.0.clone();
-        let result = ArrivingResult { body, most, announced, status, content_type, room, context };
-        Ok(Self { call, fence, result })
+            call => call,
+        }
     }
 }
 
-type Head = (LockCall<StoreQuery>, Option<FencingToken>, Option<String>, RoomTaken);
-
-fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Problem> {
+/// Takes the body if the result may be stored.
+fn read_head(parts: &Parts, body: &mut Body, app: &AppState) -> Result<StoreCall, Problem> {
     let call = LockCall::<StoreQuery>::permitted(parts, app)?;
     call.required_token()?;
     let fence = shown_number(&parts.headers)?;
@@ -98,7 +92,7 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
     // a body without a length is none, though its client may have sent one.
     let ends_unseen = match parts.version {
         Version::HTTP_11 => false,
-        version => version < Version::HTTP_11 || !is_empty,
+        version => version < Version::HTTP_11 || !body.is_end_stream(),
     };
     if announced.is_none() && ends_unseen {
         let detail = "a result needs its Content-Length, but over HTTP/1.1: one that is cut off must not be taken for a whole one";
@@ -106,7 +100,9 @@ fn read_head(parts: &Parts, is_empty: bool, app: &AppState) -> Result<Head, Prob
     }
     let (context, _) = context_of(parts)?;
     let room = app.room_for_body(&call.caller, context);
-    Ok((call, fence, content_type, room))
+    let (body, status, context) = (mem::take(body), call.query.status, context.clone());
+    let result = ArrivingResult { body, most, announced, status, content_type, room, context };
+    Ok(StoreCall { call, fence, result })
 }
 
 impl ArrivingResult {

@@ -33,19 +33,19 @@ pub(crate) enum RequestOutcome {
 }
 
 impl RequestOutcome {
-    /// Their names; those of the problems follow.
-    const SUCCESSES: [&str; 11] = [
-        "granted",
-        "already-held",
-        "ok",
-        "begun",
-        "taken-over",
-        "continued",
-        "replayed",
-        "stored",
-        "stored-late",
-        "client-left",
-        "cut",
+    /// Each with its name; the problems follow.
+    const SUCCESSES: [(Self, &str); 11] = [
+        (Self::Granted, "granted"),
+        (Self::AlreadyHeld, "already-held"),
+        (Self::Ok, "ok"),
+        (Self::Begun, "begun"),
+        (Self::TakenOver, "taken-over"),
+        (Self::Continued, "continued"),
+        (Self::Replayed, "replayed"),
+        (Self::Stored, "stored"),
+        (Self::StoredLate, "stored-late"),
+        (Self::ClientLeft, "client-left"),
+        (Self::Cut, "cut"),
     ];
 
     pub(crate) fn of(operation: Operation, status: u16, problem: Option<ProblemType>) -> Self {
@@ -59,38 +59,27 @@ impl RequestOutcome {
 
     /// How a request about a record succeeded, by what its answer says in `Once`.
     pub(crate) fn of_record(said: &HeaderValue) -> Option<Self> {
-        use RequestOutcome::{Begun, Continued, Replayed, Stored, StoredLate, TakenOver};
-        let all = [Begun, TakenOver, Continued, Replayed, Stored, StoredLate];
-        all.into_iter().find(|outcome| outcome.name() == said)
+        Self::SUCCESSES.into_iter().find(|(_, name)| name == said).map(|(outcome, _)| outcome)
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Problem(problem) => problem.name(),
-            success => Self::SUCCESSES[success.index()],
+            success => Self::SUCCESSES[success.index()].1,
         }
     }
 }
 
 impl Label for RequestOutcome {
     fn names() -> Vec<&'static str> {
-        Self::SUCCESSES.into_iter().chain(ProblemType::ALL.map(ProblemType::name)).collect()
+        let successes = Self::SUCCESSES.map(|(_, name)| name);
+        successes.into_iter().chain(ProblemType::ALL.map(ProblemType::name)).collect()
     }
 
     fn index(self) -> usize {
         match self {
-            Self::Granted => 0,
-            Self::AlreadyHeld => 1,
-            Self::Ok => 2,
-            Self::Begun => 3,
-            Self::TakenOver => 4,
-            Self::Continued => 5,
-            Self::Replayed => 6,
-            Self::Stored => 7,
-            Self::StoredLate => 8,
-            Self::ClientLeft => 9,
-            Self::Cut => 10,
             Self::Problem(problem) => Self::SUCCESSES.len() + problem as usize,
+            success => Self::SUCCESSES.iter().position(|(known, _)| *known == success).unwrap_or_default(),
         }
     }
 }
@@ -137,12 +126,13 @@ mod tests {
 
     /// Each outcome has its own place in the table, under its own name.
     #[test]
-    fn every_problem_is_counted_under_its_name() {
+    fn every_outcome_is_counted_under_its_name() {
         let names = RequestOutcome::names();
         for problem in ProblemType::ALL {
             assert_eq!(names[RequestOutcome::Problem(problem).index()], problem.name());
         }
-        assert_eq!(names[RequestOutcome::ClientLeft.index()], "client-left");
-        assert_eq!(names[RequestOutcome::Cut.index()], "cut");
+        for (at, (outcome, name)) in RequestOutcome::SUCCESSES.into_iter().enumerate() {
+            assert_eq!((outcome.index(), outcome.name(), names[at]), (at, name, name));
+        }
     }
 }

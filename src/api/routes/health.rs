@@ -87,7 +87,7 @@ pub(super) async fn readyz(State(app): State<AppState>, request: Request) -> Res
     mem::forget(probe);
     match checked {
         Ok(()) => {
-            app.is_ready();
+            app.ready_again();
             Ok(ok())
         }
         Err(error) => {

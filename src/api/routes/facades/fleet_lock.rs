@@ -103,8 +103,7 @@ fn changed_hands() -> Problem {
 
 impl Machine {
     async fn take(&self, app: &AppState, grant: &NamedGrant, slots: Slots) -> Result<Taken, Problem> {
-        let limits = app.limits.lowered_to(self.caller.max_ttl());
-        let ttl_ms = u64::try_from(NEVER_RENEWED_TTL.max(limits.min_ttl).as_millis()).unwrap_or(u64::MAX);
+        let ttl_ms = u64::try_from(NEVER_RENEWED_TTL.max(app.limits.min_ttl).as_millis()).unwrap_or(u64::MAX);
         let ttl = Ttl::from_ms(ttl_ms).unwrap_or(Ttl::SHORTEST);
         let NamedGrant { owner, token } = grant.clone();
         take(app, &self.caller, AskedLock { key: &self.key, token, owner, ttl, slots }).await
