@@ -283,6 +283,10 @@ impl Membership {
             Ok(answer) => answer,
             Err(reason) => {
                 self.say(index, &Err(reason.clone()), None);
+                // Only at its second absence: by then no vote goes on in which it had a part.
+                if before.is_err() {
+                    self.disclaim(index);
+                }
                 member.see(Err(reason), None, MemberState::Unusable);
                 return member.supervisor.link_now().map(|link| link.session);
             }

@@ -4,6 +4,8 @@ use super::{
     Client, Duration, Gateway, Quorum, RedisServer, counts_soon, eventually, has_lock, ready, run, url_of,
     why_not_ready,
 };
+use kit::Proxy;
+use kit::proxy::Framing;
 use kit::quorum::{BRIEF, RECORD, count_at_once, count_soon, counts_at_once, does_count, shows};
 use tokio::time::Instant;
 
@@ -109,6 +111,27 @@ async fn a_server_that_turns_out_to_be_named_twice_has_one_vote() {
     .await;
     Client::new(gateway.address).put("/locks/k").send().await.expect_problem(503, "store-unavailable");
     let _: Vec<String> = quorum.nodes[0].command(&["KEYS", "*:lock:*"]).await;
+}
+
+/// A gateway started while that address led to it, and its own led nowhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_met_by_the_address_of_one_that_is_away_counts_by_its_own() {
+    let quorum = Quorum::start(3).await;
+    let [a, b, c] = &*quorum.nodes else { unreachable!() };
+    let to_b = Proxy::start(b.port(), Framing::Resp).await;
+    let to_c = Proxy::start(c.port(), Framing::Resp).await;
+    let url = url_of(&[a.port(), to_b.port(), to_c.port()]);
+    let founder = ready(Gateway::start(&["--store", &url]).await).await;
+    quorum.is_whole().await;
+    drop(founder);
+    to_c.set_closed_to_new(true);
+    to_b.set_target(c.port());
+    let gateway = ready(Gateway::start(&["--store", &url]).await).await;
+    to_b.set_closed_to_new(true);
+    to_b.sever();
+    eventually("one is too few", async || why_not_ready(&gateway).await.is_some()).await;
+    to_c.set_closed_to_new(false);
+    ready(gateway).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -55,6 +55,11 @@ impl Membership {
         *runs.entry(run.to_owned()).or_insert(index) == index
     }
 
+    /// Lets the process of a server that is away count as another one by which it is reached.
+    pub(super) fn disclaim(&self, index: usize) {
+        self.runs.lock().retain(|_, holder| *holder != index);
+    }
+
     pub(super) fn twin_of(&self, run: &str) -> String {
         let runs = self.runs.lock();
         let name = runs.get(run).map_or("another", |index| &self.members[*index].name);
