@@ -277,7 +277,8 @@ impl Membership {
         let before = member.status();
         let accepts_eviction = u8::from(self.accepts_eviction).to_string();
         let longest_ms = whole_ms(self.longest()).to_string();
-        let args = [self.list.epoch.to_string(), self.list.text.clone(), longest_ms, accepts_eviction];
+        let id = self.quorum_id.lock().clone().unwrap_or_default();
+        let args = [self.list.epoch.to_string(), self.list.text.clone(), longest_ms, accepts_eviction, id];
         let asked_at = self.clock.boot();
         let (link, reply) = match member.ask(&scripts::LOOK, &args, deadline).await {
             Ok(answer) => answer,
@@ -307,7 +308,7 @@ impl Membership {
                 Err(format!("it belongs to another quorum: {}", status.members))
             }
             Some(status) => {
-                self.learn_longest(&member.name, status.longest_ms);
+                self.learn_longest(&member.name, &status);
                 link.gate.may_grant().map(|()| status).map_err(|error| error.to_string())
             }
             None => Err("what it stores about the quorum cannot be read".to_owned()),

@@ -181,8 +181,13 @@ impl Membership {
         self.members.iter().filter(|member| member.status().is_ok_and(counts)).count() >= self.quorum()
     }
 
-    /// Notes how long a lease can last by the record of a server, where that is longer than is known so far.
-    pub(super) fn learn_longest(&self, server: &str, longest_ms: u64) {
+    /// Notes how long a lease can last by the record of a server, where that is longer than is known so far. What another quorum's says
+    /// is not heeded: no later start takes it back.
+    pub(super) fn learn_longest(&self, server: &str, status: &MemberStatus) {
+        if !status.is_ours() || matches!(status.kind, RecordKind::Later | RecordKind::Differs) {
+            return;
+        }
+        let longest_ms = status.longest_ms;
         let known_ms = self.longest_ms.fetch_max(longest_ms, Ordering::Relaxed);
         if longest_ms > known_ms {
             let [longest, known] = [longest_ms, known_ms]

@@ -136,6 +136,9 @@ impl Draw {
         if theme == "quorum" && self.chance(0.9) {
             let record = "HSET {0}record run run1 epoch 1 since 0 floor 0 longest 9000000 members a,b settled 1 born 1";
             steps.push(Step::words(&record.split(' ').collect::<Vec<_>>()));
+            if self.chance(0.5) {
+                steps.push(Step::words(&["HSET", "{0}record", "quorum", "id1"]));
+            }
         }
         if theme == "redis" || theme == "fast" {
             let beat =
@@ -340,6 +343,7 @@ impl Draw {
             "room" => of(self, &["short", "short", "long", "no"]),
             "answer" => of(self, &["", "", "0", "1", "2"]),
             "list" => of(self, &["a,b", "a,b,c"]),
+            "id" => of(self, &["", "id1"]),
             "kind" => of(self, &["join", "found", "restore", "store", "settle"]),
             "since" => of(self, &["0", "0", "1760000000000", "1760000000900"]),
             literal => literal.to_owned(),

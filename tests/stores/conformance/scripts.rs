@@ -103,7 +103,7 @@ const CALLS: [(&str, &str, &str); 44] = [
     ("quorum INSPECT", "R L", "i c u B T"),
     ("quorum LIST", "R L L", "i c u B"),
     ("quorum BREAK", "R L M W", "i c u B # m"),
-    ("quorum LOOK", "R", "i c list m e"),
+    ("quorum LOOK", "R", "i c list m e id"),
     ("quorum TAKE_FREE", "R L M", "i c B u t # v"),
     ("quorum TAKE_FREE", "R L M L M", "i c B u t # v B u t # v"),
     ("quorum FREE_OWN", "R L W", "i c T"),

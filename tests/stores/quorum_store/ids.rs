@@ -112,6 +112,71 @@ async fn a_server_of_another_quorum_with_the_same_names_has_no_vote_and_is_left_
     assert_eq!((run.as_str(), id(&quorum.nodes[2]).await.as_deref()), ("gone", Some("another")));
 }
 
+/// Waits until the gateway has looked at a server that it asks nothing else.
+async fn is_looked_at(node: &RedisServer) {
+    let looks = async || {
+        let stats: String = node.command(&["INFO", "commandstats"]).await;
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        calls.map_or(0, |calls| calls.split(',').next().unwrap().parse::<u64>().unwrap())
+    };
+    let before = looks().await;
+    // The first may have begun before.
+    eventually("it is looked at", async || looks().await >= before + 2).await;
+}
+
+/// How long a lease can last by the record of a server, after a gateway has written into it what it knows.
+async fn longest_ms(node: &RedisServer) -> u64 {
+    let _: u64 = node.command(&["HSET", RECORD, "longest", "1"]).await;
+    let longest_ms = async || node.command::<u64>(&["HGET", RECORD, "longest"]).await;
+    eventually("it is told", async || longest_ms().await > 1).await;
+    longest_ms().await
+}
+
+/// Its quorum has another `--max-ttl`, and accepts that it evicts keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_learned_of_a_server_of_another_quorum_and_no_look_writes_into_it() {
+    let quorum = Quorum::start(3).await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    let known = common_id(&quorum).await;
+    let [first, second, other] = &*quorum.nodes else { unreachable!() };
+    shows(&gateway, other, "counts").await;
+    let longest = longest_ms(first).await;
+    let belongs_with = async |quorum: &str, longest_ms: &str| {
+        let _: u64 = other.command(&["HSET", RECORD, "quorum", quorum, "longest", longest_ms]).await;
+    };
+    let record = async || other.command::<Vec<String>>(&["HGETALL", RECORD]).await;
+    belongs_with("another", "86400000").await;
+    shows(&gateway, other, "unusable").await;
+    assert_eq!(longest_ms(first).await, longest);
+    belongs_with("another", "1").await;
+    other.evict().await;
+    let before = record().await;
+    is_looked_at(other).await;
+    assert_eq!(record().await, before);
+    drop(gateway);
+    // A gateway that starts looks at it before it knows its own quorum.
+    for ms in ["86400000", "1"] {
+        belongs_with("another", ms).await;
+        let before = record().await;
+        for node in [first, second] {
+            node.stand_still().await;
+        }
+        let late = quorum.gateway(&BRIEF).await;
+        is_looked_at(other).await;
+        for node in [first, second] {
+            node.signal("CONT");
+        }
+        let late = ready(late).await;
+        shows(&late, other, "unusable").await;
+        assert_eq!((longest_ms(first).await, record().await), (longest, before));
+    }
+    // What it has evicted is found out as soon as it is known to be of this one.
+    let late = ready(quorum.gateway(&BRIEF).await).await;
+    belongs_with(&known, "1").await;
+    shows(&late, other, "quarantine").await;
+    assert_eq!(longest_ms(other).await, longest);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_starts_believes_no_server_before_it_knows_whose_most_of_them_are() {
     let quorum = Quorum::start(3).await;

@@ -14,11 +14,17 @@ impl Membership {
         seen
     }
 
-    /// Compares those of all: what one server says is of weight for the others.
+    /// Compares those of all: what one server says is of weight for the others. None is ours before its record is heeded.
     pub(super) fn recognize_all(&self) {
         let mut quorum_id = self.quorum_id.lock();
         let whose = self.whose(&mut quorum_id, self.members.iter().filter_map(|member| member.status().ok()));
-        self.members.iter().for_each(|member| member.recognize(&whose));
+        for member in &self.members {
+            if let Ok(mut status) = member.status() {
+                status.recognize(&whose);
+                self.learn_longest(&member.name, &status);
+            }
+            member.recognize(&whose);
+        }
     }
 
     /// Whose these servers are, by their ids. What most of them say is `learned`, and stays for as long as any says it: most addresses may
@@ -35,6 +41,8 @@ impl Membership {
                 let whose = Whose::of(&known, self.quorum());
                 if let Whose::Of(id) = &whose {
                     *learned = Some(id.clone());
+                    // The looks without it have written nothing: they are repeated.
+                    self.members.iter().for_each(|member| member.nudge.notify_one());
                 }
                 whose
             }

@@ -3,6 +3,7 @@
 -- KEYS[1] the server's record   ARGV[1] run                 ARGV[3] list of servers
 --                               ARGV[2] epoch of the list   ARGV[4] ms that a lease can last, the attempt included
 --                                                           ARGV[5] 1 if what the server evicts is to be ignored
+--                                                           ARGV[6] id of the quorum, as far as the gateway knows it
 --
 -- Returns { standing, now, since, longest, born, settled, epoch, members, before, served, quorum }, times in µs and ms by the server's
 -- clock:
@@ -33,9 +34,11 @@ if not run then return answer(1) end
 if tonumber(epoch) > tonumber(ARGV[2]) then return answer(3) end
 if epoch == ARGV[2] and members ~= ARGV[3] then return answer(4) end
 if run ~= ARGV[1] then return answer(2) end
+-- Another quorum's is left as it is. So is any that has an id for as long as the gateway knows none: until then it does not count.
 -- It may refuse to write for now, as with a full disk. Without a write, it goes by what it has. HDEL is for one that is out of memory, as
 -- in reconfigure.lua.
-local function may_write() return type(redis.pcall('HDEL', KEYS[1], '')) == 'number' end
+local is_ours = not quorum or quorum == ARGV[6]
+local function may_write() return is_ours and type(redis.pcall('HDEL', KEYS[1], '')) == 'number' end
 -- What it evicts may be a lock or a tombstone, and the record stays. Then the record is made that of no run, so that all scripts and all
 -- versions take the server for one that forgot. In quarantine, which each begins with, it has nothing to lose. At 0, where the count
 -- was reset, there is nothing to compare. Where none was noted of this process, a version has let it in that notes none.
