@@ -91,7 +91,12 @@ async fn what_a_restart_would_forget_stands_beside_the_promise() {
         ),
         (
             &["--appendonly", "yes", "--appendfsync", "no"],
-            "append-only file, synced when the",
+            "append-only file, not always synced",
+            "what was not synced",
+        ),
+        (
+            &["--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "yes"],
+            "append-only file, not always synced",
             "what was not synced",
         ),
         (&["--save", "3600 1"], "snapshots only", "it forgets the last minutes"),

@@ -338,7 +338,7 @@ fn persistence(profile: &Profile, config: &Config, loading: &Loading) -> String 
     let synced = match config.append_fsync.as_deref() {
         Some("always") => ", synced with each write",
         Some("everysec") => ", synced every second",
-        Some("no") => ", synced when the system likes",
+        Some("no") => ", not always synced (appendfsync no, or no-appendfsync-on-rewrite yes)",
         _ => "; how often it is synced is not known, since the user may not use CONFIG",
     };
     let loaded = match loading {

@@ -62,6 +62,7 @@ pub const COMMANDS: &[&str] = &[
     "SELECT 0",
     "CONFIG GET save",
     "CONFIG GET appendfsync",
+    "CONFIG GET no-appendfsync-on-rewrite",
     "CONFIG GET min-replicas-to-write",
     "ACL DRYRUN default GET k",
     "ACL DRYRUN default PEXPIREAT k 1",

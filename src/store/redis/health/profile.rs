@@ -226,7 +226,7 @@ impl fmt::Display for Version {
 pub(crate) struct Config {
     /// Whether snapshots are taken by themselves.
     pub(crate) takes_snapshots: Option<bool>,
-    /// When the append-only file is synced: `always`, `everysec` or `no`.
+    /// When the append-only file is synced: `always`, `everysec` or `no`, also where it is not synced during a rewrite.
     pub(crate) append_fsync: Option<String>,
     /// How many replicas must keep up for writes: `min-replicas-to-write`.
     pub(crate) min_replicas: Option<u64>,
@@ -234,12 +234,15 @@ pub(crate) struct Config {
 
 impl Config {
     pub(crate) async fn ask(connection: &mut MultiplexedConnection) -> RedisResult<Self> {
-        let [mut first, mut second] = [(); 2].map(|()| connection.clone());
-        let (snapshots, append_fsync, min_replicas) = tokio::try_join!(
+        let [mut first, mut second, mut third] = [(); 3].map(|()| connection.clone());
+        let (snapshots, append_fsync, stops_in_rewrites, min_replicas) = tokio::try_join!(
             setting(&mut first, "save"),
             setting(&mut second, "appendfsync"),
+            setting(&mut third, "no-appendfsync-on-rewrite"),
             min_replicas(connection),
         )?;
+        let stops_in_rewrites = stops_in_rewrites.is_some_and(|word| word == "yes");
+        let append_fsync = if stops_in_rewrites { Some("no".to_owned()) } else { append_fsync };
         Ok(Self { takes_snapshots: snapshots.map(|save| !save.is_empty()), append_fsync, min_replicas })
     }
 

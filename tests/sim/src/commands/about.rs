@@ -126,7 +126,12 @@ pub(super) fn cluster_slots(state: &mut State, _: &Call) -> Reply {
 pub(super) fn config_get(state: &mut State, call: &Call) -> Reply {
     let fsync = if state.conditions.syncs_each_write { "always" } else { "everysec" };
     let replicas = state.conditions.replicas_to_write.to_string();
-    let known = [("save", ""), ("appendfsync", fsync), ("min-replicas-to-write", &*replicas)];
+    let known = [
+        ("save", ""),
+        ("appendfsync", fsync),
+        ("no-appendfsync-on-rewrite", "no"),
+        ("min-replicas-to-write", &*replicas),
+    ];
     let asked = known.into_iter().filter(|(name, _)| (2..call.words.len()).any(|at| call.is(at, name)));
     Reply::Map(asked.flat_map(|(name, value)| [Reply::bulk(name), Reply::bulk(value)]).collect())
 }
