@@ -15,7 +15,7 @@ use super::listing::PageKind;
 use super::scripts::keys::KeySpace;
 use super::scripts::{Script, flag, scripts, send, unexpected, unreadable};
 use crate::clock::whole_ms;
-use crate::lock::{FencingToken, Hex, Lease, LockKey};
+use crate::lock::{Attempt, FencingToken, Hex, Lease, LockKey};
 use crate::once::{
     Begun, BrokenRecord, GivenUp, Place, RecordPage, RecordView, RenewedWork, Storing, WorkStatus,
 };
@@ -140,7 +140,7 @@ impl RedisStore {
         });
         let bucket = self.keys.bucket_of(key);
         let (reply, link): (RecordReply, _) = if is_aside {
-            let (store, aside) = (&store, &self.keys.aside(key));
+            let (store, aside) = (&store, &self.keys.aside(key, &Attempt::generate().to_string()));
             self.step(bucket, false, deadline, |link, _| aside::store(link, store, aside, deadline)).await?
         } else {
             let batcher = (!is_long).then_some(&self.fast_path.stores);

@@ -235,6 +235,30 @@ async fn a_default_user_that_lacks_any_command_of_the_file_is_warned_of() {
     }
 }
 
+/// The log tells what is new. A text that was another one at each look would be news each second.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_lacking_is_said_alike_at_each_look() {
+    let redis = server(&["off"]).await;
+    let all_but_aside = ["~fencepost:{0}:[^a]*", "~fencepost:{0}:away*"];
+    let all_but_freed = ["~fencepost:{0}:[^f]*", "~fencepost:{0}:fence"];
+    for (user, patterns, lacking) in [
+        ("default", all_but_aside, "fencepost:{0}:aside:"),
+        ("default", all_but_freed, "fencepost:{0}:freed:"),
+        ("fencepost", all_but_freed, "fencepost:{0}:freed:"),
+    ] {
+        let rules = [&["ACL", "SETUSER", user, "+@all", "resetkeys"], &patterns[..]].concat();
+        let _: () = command(&redis, &rules).await;
+        let said = || {
+            let page = String::from_utf8(run(&["check", "--store", &url(&redis)]).stdout).unwrap();
+            let is_said = |line: &&str| line.starts_with("refused: ") || line.starts_with("warning: ");
+            page.lines().filter(is_said).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let first = said();
+        assert!(first.iter().any(|line| line.contains(lacking)), "{user}: {first:?}");
+        assert_eq!(first, said(), "{user}");
+    }
+}
+
 /// What a check cannot find out it does not call safe.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_user_may_not_ask_is_said_to_be_unknown() {

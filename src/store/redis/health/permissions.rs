@@ -4,7 +4,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value};
 
 use super::loading::Loading;
-use crate::lock::{FencingToken, LeaseToken, LockKey};
+use crate::lock::{FencingToken, LockKey, TokenHash};
 use crate::store::Bucket;
 use crate::store::redis::failure::Failure;
 use crate::store::redis::scripts::keys::KeySpace;
@@ -159,7 +159,7 @@ pub(super) async fn refusal_of_writes(
     keys: &KeySpace,
 ) -> RedisResult<Option<String>> {
     let Ok(key) = LockKey::parse(b"preflight") else { return Ok(None) };
-    let never = keys.tombstone(&key, &LeaseToken::generate().hash());
+    let never = keys.tombstone(&key, &TokenHash::NOBODY);
     let script = "redis.call('DEL', ARGV[1]) return redis.call('HGETALL', ARGV[2])";
     let asked = redis::cmd("EVAL").arg(script).arg(0).arg(never).arg(keys.fence(Bucket::default())).take();
     match asked.query_async::<Vec<String>>(connection).await {
@@ -180,14 +180,16 @@ fn name_of(call: &str) -> String {
 
 /// The key of a record, and where a result is put aside for it.
 pub(super) fn records(keys: &KeySpace) -> [String; 2] {
-    LockKey::parse(b"preflight").map(|key| [keys.once(&key), keys.aside(&key)]).unwrap_or_default()
+    LockKey::parse(b"preflight")
+        .map(|key| [keys.once(&key), keys.aside(&key, "preflight")])
+        .unwrap_or_default()
 }
 
-/// A key of each kind that locks need.
+/// A key of each kind that locks need, always the same: what is said of a server is compared with what was said before.
 pub(super) fn samples(keys: &KeySpace) -> Vec<String> {
     let Ok(key) = LockKey::parse(b"preflight") else { return Vec::new() };
     let queue = keys.queue_of(&key);
-    let tombstone = keys.tombstone(&key, &LeaseToken::generate().hash());
+    let tombstone = keys.tombstone(&key, &TokenHash::NOBODY);
     let fence = keys.fence(Bucket::default());
     let others = [tombstone.as_bytes(), fence.as_bytes()];
     let all = queue.in_order().into_iter().chain(others);

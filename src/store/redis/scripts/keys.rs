@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crc::{CRC_16_XMODEM, Crc};
 use sha2::{Digest, Sha256};
 
-use crate::lock::{Attempt, Hex, LockKey, TokenHash};
+use crate::lock::{Hex, LockKey, TokenHash};
 use crate::store::Bucket;
 use crate::store::redis::address::Layout;
 
@@ -103,9 +103,9 @@ impl KeySpace {
         self.name_of(self.bucket_of(key), key, NameKind::Record.as_str())
     }
 
-    /// Where a long result is put aside, until it is moved to its record: another place each time, by a random number.
-    pub(crate) fn aside(&self, key: &LockKey) -> String {
-        format!("{}:{}", self.name_in(self.bucket_of(key), "aside"), Attempt::generate())
+    /// Where a long result is put aside, until it is moved to its record: another place each time, by a random end.
+    pub(crate) fn aside(&self, key: &LockKey, end: &str) -> String {
+        format!("{}:{end}", self.name_in(self.bucket_of(key), "aside"))
     }
 
     /// Which tokens have a ticket for a lock.
