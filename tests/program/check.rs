@@ -183,6 +183,22 @@ async fn each_primary_of_a_cluster_has_its_block() {
     assert_eq!(page.matches("\nI3  ").count(), 1, "{page}");
 }
 
+/// The address by which it would be known to others is empty.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_of_one_server_that_never_met_another_is_asked_at_the_address_of_the_store() {
+    let bus_port = server_port().to_string();
+    let args = ["--cluster-enabled", "yes", "--cluster-port", &bus_port];
+    let named = ["--cluster-preferred-endpoint-type", "unknown-endpoint"];
+    let node = RedisServer::start_with(&[&args[..], &named].concat()).await;
+    let _: () = node.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    eventually("it has found itself whole", async || {
+        node.command::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok")
+    })
+    .await;
+    let (code, page) = check(&["--store", &node.url().replace("redis://", "redis+cluster://")]);
+    assert_eq!((code, row(&page, "server")), (0, &*format!("127.0.0.1:{}", node.port())), "{page}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_reached_is_not_usable_and_no_password_is_told() {
     let nobody = format!("redis://user:hunter2@127.0.0.1:{}", server_port());

@@ -236,7 +236,7 @@ impl SlotLayout {
         !self.ids.is_empty() && !ids.is_empty() && self.ids.is_disjoint(ids)
     }
 
-    /// Reads the reply to `CLUSTER SLOTS`. A server without a host is the one that was asked.
+    /// Reads the reply to `CLUSTER SLOTS`. A server without any address is the one that was asked.
     fn read(ranges: Vec<Value>, asked: &Node, is_up: bool) -> Option<Self> {
         let mut layout = Self { is_up, ..Self::default() };
         for range in ranges {
@@ -252,7 +252,8 @@ impl SlotLayout {
                 // Behind the id there may be other names.
                 let others =
                     node.next().and_then(|names| HashMap::<String, String>::from_redis_value(names).ok());
-                let address = others.and_then(|mut names| names.remove("ip"));
+                // Empty of a server that never met another.
+                let address = others.and_then(|mut names| names.remove("ip")).filter(|ip| !ip.is_empty());
                 let host = address.unwrap_or_else(|| asked.host.clone());
                 nodes.push((id, if named.is_known() { named } else { Node { host, ..named } }));
             }
