@@ -195,13 +195,15 @@ impl Shared {
     async fn keep_map(&self) {
         let mut nodes = self.address.nodes().to_vec();
         let mut asked = 0;
-        let mut connection = None;
+        // The one to ask again, with the connection to it.
+        let mut kept = None;
         let mut failing_since = Instant::now();
         let (mut known, mut seeds) = (None::<SlotLayout>, Seeds::default());
         // Servers that were in different clusters: all of them must agree before one is believed again.
         let mut doubted = Vec::new();
         loop {
-            let node = nodes[asked % nodes.len()].clone();
+            let (node, mut connection) =
+                kept.take().unwrap_or_else(|| (nodes[asked % nodes.len()].clone(), None));
             let answer = match &known {
                 None => self.begin(&doubted, &mut seeds).await,
                 Some(known) => self.look_again(&node, known, &mut seeds, &mut connection).await,
@@ -210,7 +212,7 @@ impl Shared {
                 tracing::warn!(reason, "the cluster cannot be used: requests are refused until it can be");
                 self.state.send_replace(MapState::Down(reason.into()));
                 doubted = std::mem::take(&mut seeds).heard();
-                (known, connection) = (None, None);
+                known = None;
                 sleep(MAP_PERIOD).await;
                 continue;
             }
@@ -240,8 +242,9 @@ impl Shared {
             // Requests may say nothing of it: balancers send none to a gateway that is not ready.
             if timeout(MAP_PERIOD, self.stale.notified()).await.is_ok() || !is_well {
                 // Another one may know more.
-                connection = None;
                 asked += 1;
+            } else {
+                kept = Some((node, connection));
             }
         }
     }
