@@ -115,9 +115,10 @@ impl RedisStore {
         let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
         loop {
             let TryAt { link, is_asking, permit } = tries.next().await?;
+            let asked_at = Instant::now();
             let answer = timeout_at(deadline, ask(link.clone(), is_asking)).await;
             drop(permit);
-            if let Some(reply) = tries.settle(answer, &link).await? {
+            if let Some(reply) = tries.settle(answer, &link, asked_at).await? {
                 return Ok((reply, link));
             }
         }

@@ -104,7 +104,7 @@ impl RedisStore {
                 let stored = done.stored().ok_or_else(|| not_ours(key))?;
                 let written = written(&keys, &worker, stored.fencing_token);
                 Ok(match result_replicated(&link, &written, deadline).await {
-                    Err(reason) => Begun::NotReplicated { is_new, reason },
+                    Err(reason) => Begun::NotReplicated { is_new: false, reason },
                     Ok(()) => Begun::Done(stored),
                 })
             }

@@ -158,8 +158,6 @@ pub(crate) struct Tries<'a> {
     last_start: Instant,
     pauses: Backoff,
     redirect: Option<Redirect>,
-    /// When the way of the last try was ready.
-    asked_at: Instant,
 }
 
 /// One of them.
@@ -175,7 +173,7 @@ impl<'a> Tries<'a> {
     pub(crate) fn new(servers: &'a Servers, bucket: Bucket, grants: bool, deadline: Instant) -> Self {
         let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let last_start = part_of(deadline, BEGUN_WITHIN);
-        Self { servers, bucket, grants, last_start, pauses, redirect: None, asked_at: Instant::now() }
+        Self { servers, bucket, grants, last_start, pauses, redirect: None }
     }
 
     /// Makes the way ready for the next try: to where locks may be granted, if the step may grant one.
@@ -193,20 +191,20 @@ impl<'a> Tries<'a> {
                 if self.grants {
                     link.gate.may_grant()?;
                 }
-                self.asked_at = Instant::now();
                 return Ok(TryAt { link, is_asking, permit });
             }
         }
     }
 
-    /// What the answer to a try comes to: a reply, or nothing where the step is to be tried again. An error where the failure
-    /// is final, or the deadline leaves no room for another try.
+    /// What the answer to a try that was made then comes to: a reply, or nothing where the step is to be tried again. An error
+    /// where the failure is final, or the deadline leaves no room for another try.
     pub(crate) async fn settle<T>(
         &mut self,
         answer: Result<RedisResult<T>, Elapsed>,
         link: &Link,
+        asked_at: Instant,
     ) -> Result<Option<T>, StoreError> {
-        let failure = match link.settle(answer, self.asked_at) {
+        let failure = match link.settle(answer, asked_at) {
             Ok(reply) => return Ok(Some(reply)),
             Err(failure) => failure,
         };

@@ -28,7 +28,9 @@ if voids and lock and token_of(lock) == ARGV[1] and attempt_of(lock) == ARGV[2] 
   if own and told_ms == 0 then
     kept_ms = pool.release(own)
   elseif own and told_ms then
-    outcome, kept_ms = 2, left_to_token_ms(lock, left_ms, told_ms)
+    -- As in `give_up`.
+    local _, least_ms = terms_left(lock)
+    outcome, kept_ms = 2, math.max(math.min(left_ms, told_ms), least_ms or 0)
     pool.put(own, with_attempt(lock, PINNED), kept_ms)
   elseif own then
     pool.remove(own)

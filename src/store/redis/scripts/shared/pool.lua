@@ -253,12 +253,6 @@ local function open_pool(token)
   return pool
 end
 
--- For how long a lock stays with its token that a connection held, and that was told before of leases which run for so many ms.
-local function left_to_token_ms(lock, left_ms, told_ms)
-  local _, least_ms = terms_left(lock)
-  return math.max(math.min(left_ms, told_ms), least_ms or 0)
-end
-
 -- The lock if several hold it, and else the offer of it, if that is what it is. What is left of a lock of several of which a key
 -- is missing is neither.
 local function pool_in(offer, token)

@@ -41,8 +41,6 @@ local function open_queue(pool)
     if redis.call('PTTL', key) < QUEUE_LIFE_MS then redis.call('PEXPIRE', key, QUEUE_LIFE_MS) end
   end
 
-  local function whole(number) return string.format('%.0f', number) end
-
   local function tell(gateway, message)
     if gateway == NOBODY then return end
     -- Servers before 7.0 have no sharded channels, and permissions may forbid both: the heartbeat finds it then.
