@@ -82,15 +82,18 @@ impl Meter {
     pub(super) fn count(&self, as_many: u32) -> RateLeft {
         let rate = self.rate;
         let many = NonZeroU32::new(as_many.min(rate.burst)).unwrap_or(NonZeroU32::MIN);
-        // No more than the burst are ever asked for.
-        let Ok(counted) = self.limiter.check_n(many) else {
-            return RateLeft { rate, remaining: 0, retry_after: Some(rate.window()) };
-        };
-        match counted {
-            Ok(state) => RateLeft { rate, remaining: state.remaining_burst_capacity(), retry_after: None },
-            Err(not_until) => {
+        match self.limiter.check_n(many) {
+            // No more than the burst are ever asked for.
+            Err(_) => RateLeft { rate, remaining: 0, retry_after: Some(rate.window()) },
+            Ok(Ok(state)) => {
+                RateLeft { rate, remaining: state.remaining_burst_capacity(), retry_after: None }
+            }
+            Ok(Err(not_until)) => {
                 let wait = not_until.wait_time_from(DefaultClock::default().now());
-                RateLeft { rate, remaining: 0, retry_after: Some(wait) }
+                // So many come back in this time.
+                let missing = (wait.as_nanos() * u128::from(rate.burst)).div_ceil(rate.window().as_nanos());
+                let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+                RateLeft { rate, remaining: many.get().saturating_sub(missing), retry_after: Some(wait) }
             }
         }
     }

@@ -49,6 +49,24 @@ async fn a_key_has_a_rate_of_its_own_and_is_told_what_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_counts_as_more_than_a_key_has_left_is_told_what_smaller_ones_have() {
+    let mut file = KeysFile::new();
+    let slow = "every_key = true\nallow = [\"acquire\", \"inspect\"]\nrate = 0.001\nburst = 4";
+    let key = file.add("slow", slow);
+    let gateway = gateway(&file, &[]).await;
+    let client = Client::new(gateway.address);
+    client.get("/locks/k").key(&key).send().await.expect(404);
+    let several = client.put("/lock?key=a&key=b&key=c&key=d").key(&key).send().await;
+    let several = several.expect_problem(429, "rate-limited");
+    assert_eq!(several.header("ratelimit"), Some("\"key\";r=3;t=1000"));
+    for left in [2, 1, 0] {
+        let answer = client.get("/locks/k").key(&key).send().await.expect(404);
+        let expected = format!("\"key\";r={left};t={}", (4 - left) * 1000);
+        assert_eq!(answer.header("ratelimit"), Some(expected.as_str()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_key_has_a_share_of_those_who_wait_and_hold() {
     let mut file = KeysFile::new();
     let lines = "every_key = true\nallow = [\"acquire\", \"inspect\"]\nmax_waiters = 1\nmax_holds = 1\nmax_watchers = 1\nmax_ttl = \"10s\"";
