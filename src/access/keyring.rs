@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
-use thiserror::Error;
 use tokio::sync::watch;
 
 use super::rate::Meter;
@@ -30,19 +29,15 @@ struct Keys {
 }
 
 /// Why a key is not accepted. The log says more of it than the answer.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// There is no such id.
-    #[error("the id is unknown")]
     Unknown,
     /// The secret is another one.
-    #[error("the secret is wrong")]
     WrongSecret,
     /// It was good once.
-    #[error("the key has expired")]
     Expired,
     /// The certificate that stands for the key was good once.
-    #[error("the client certificate has expired")]
     CertificateEnded,
 }
 
