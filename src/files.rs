@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub fn hangups() -> io::Result<watch::Sender<()>> {
     Ok(sender)
 }
 
-/// Whether others can write a file, or put another one in its place: which of the two they can, if either.
+/// Whether others can write a file, or put another one in its place, or in that of a link to it: where they can, if anywhere.
 pub fn open_to_others(file: &Path) -> Option<PathBuf> {
     const OTHERS_WRITE: u32 = 0o022;
     /// In such a directory each takes away only what is his own.
@@ -89,12 +89,12 @@ pub fn open_to_others(file: &Path) -> Option<PathBuf> {
     let can_write = |path: &Path, unless: u32| {
         path.metadata().is_ok_and(|about| about.mode() & OTHERS_WRITE != 0 && about.mode() & unless == 0)
     };
-    if can_write(file, 0) {
-        return Some(file.to_owned());
-    }
-    let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    can_write(directory, STICKY).then(|| directory.to_owned())
+    let next = |link: &PathBuf| Some(link.parent()?.join(link.read_link().ok()?));
+    // A circle of links has no end, and the system follows no more than these.
+    let places = std::iter::successors(absolute(file).ok(), next).take(40);
+    let mut directories = places.filter_map(|place| Some(place.parent()?.to_owned()));
+    let itself = can_write(file, 0).then(|| file.to_owned());
+    itself.or_else(|| directories.find(|directory| can_write(directory, STICKY)))
 }
 
 /// Calls `read` at first, whenever one of the files has changed, and whenever `asked` asks for it, and then what it returns,

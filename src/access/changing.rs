@@ -62,7 +62,8 @@ pub(super) fn keep_name(file: &Path) -> io::Result<()> {
     }
 }
 
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+/// Whether it is still what stands there. Editors and other programs put a new one in its place, and wait for nothing.
+pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match path.metadata() {
         Ok(there) => Ok((there.dev(), there.ino()) == (own.dev(), own.ino())),

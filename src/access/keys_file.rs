@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::fmt::temporal::Pieces;
 use rustix::fs::OFlags;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::changing::{Patience, keep_name};
+use super::changing::{Patience, is_at, keep_name};
 use super::{Entry, KeyId, Rate, Right, Scope, SecretHash};
 use crate::lock::parse_duration;
 
@@ -45,14 +47,10 @@ pub fn read_text(file: &Path) -> io::Result<String> {
     text_of(File::open(file)?)
 }
 
-/// The same of a file alone. To open a pipe is to wait for the one who writes to it, perhaps for ever.
+/// The same, without waiting for the one who writes to a pipe, perhaps for ever.
 pub fn read_text_of_file(path: &Path) -> io::Result<String> {
     let at_once = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = OpenOptions::new().read(true).custom_flags(at_once).open(path)?;
-    if file.metadata()?.file_type().is_fifo() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe: write a file"));
-    }
-    text_of(file)
+    text_of(OpenOptions::new().read(true).custom_flags(at_once).open(path)?)
 }
 
 fn text_of(file: File) -> io::Result<String> {
@@ -302,7 +300,11 @@ pub fn append(entry: &Entry, file: &Path) -> io::Result<()> {
                 format!("{error}; a part of the entry stands at its end: remove it by hand ({other})"),
             ),
         }
-    })
+    })?;
+    if is_at(&opened, file)? {
+        return Ok(());
+    }
+    Err(io::Error::other("another program has put a new file in its place: try again"))
 }
 
 /// Whether a text can be a name, a prefix or a subject.
@@ -338,10 +340,17 @@ fn count(value: &DeValue) -> Option<u32> {
     most(value).and_then(|number| u32::try_from(number).ok()).filter(|number| *number > 0)
 }
 
-/// Of a time with an offset; another one would mean a different moment on each machine.
 fn timestamp(value: &DeValue) -> Option<Timestamp> {
     match value {
-        DeValue::Datetime(time) if time.offset.is_some() => time.to_string().parse().ok(),
+        DeValue::Datetime(time) => moment(&time.to_string()),
         _ => None,
     }
+}
+
+/// Of a time with an offset; another one would mean a different moment on each machine. One that is too late to be told, as
+/// 9999-12-31, is the last.
+pub fn moment(text: &str) -> Option<Timestamp> {
+    let is_last = |time: Pieces<'_>| time.offset().is_some() && time.date().year() == Date::MAX.year();
+    let last = || Pieces::parse(text).is_ok_and(is_last).then_some(Timestamp::MAX);
+    text.parse().ok().or_else(last)
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::KeysFile;
 use super::error::{SettingsError, duration, require};
-use crate::access::{Entry, KeyId, Rate, Right, Scope, ShownKey, is_plain};
+use crate::access::{Entry, KeyId, Rate, Right, Scope, ShownKey, is_plain, moment};
 use crate::client::shell::{KeysCommand, NewKey};
 use crate::lock::parse_duration;
 
@@ -27,35 +27,27 @@ pub enum KeyCommand {
     /// The key is shown only once. The keys file has the SHA-256 of its secret.
     New(Box<NewKeyArgs>),
     /// List the keys of a keys file
-    List(ListKeysArgs),
+    List {
+        /// The keys file
+        #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
+        keys: PathBuf,
+
+        /// Print JSON, one object a line
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a key from a keys file
     ///
     /// Gateways that use the file refuse the key within a second. The file keeps its owner, its mode and its access list.
     /// The entry goes with the comment right above it, and all else stays.
-    Revoke(RevokeKeyArgs),
-}
+    Revoke {
+        /// The keys file
+        #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
+        keys: PathBuf,
 
-/// The flags of `key list`.
-#[derive(Args, Clone, Debug)]
-pub struct ListKeysArgs {
-    /// The keys file
-    #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
-    keys: PathBuf,
-
-    /// Print JSON, one object a line
-    #[arg(long)]
-    json: bool,
-}
-
-/// The flags of `key revoke`.
-#[derive(Args, Clone, Debug)]
-pub struct RevokeKeyArgs {
-    /// The keys file
-    #[arg(long, env = "FENCEPOST_KEYS", value_name = "FILE")]
-    keys: PathBuf,
-
-    /// The id of the key, as `fencepost key list` shows it
-    id: String,
+        /// The id of the key, as `fencepost key list` shows it
+        id: String,
+    },
 }
 
 /// The flags of `key new`.
@@ -111,7 +103,7 @@ pub struct NewKeyArgs {
     max_ttl: Option<Duration>,
 
     /// When the key ends, such as 2027-01-01T00:00:00Z, or after which time, such as 90days
-    #[arg(long, value_parser = moment, value_name = "TIME")]
+    #[arg(long, value_parser = end, value_name = "TIME")]
     expires: Option<Timestamp>,
 
     /// The subject of a client certificate that stands for the key (may be repeated)
@@ -130,17 +122,17 @@ impl KeyCommand {
     pub fn check(self) -> Result<KeysCommand, SettingsError> {
         match self {
             Self::New(args) => args.check().map(|key| KeysCommand::New(Box::new(key))),
-            Self::List(args) => {
-                let file = KeysFile::read(&args.keys);
+            Self::List { keys, json } => {
+                let file = KeysFile::read(&keys);
                 let file = file.map_err(|problem| SettingsError::new("--keys", problem))?;
-                Ok(KeysCommand::List { keys: file.keys, json: args.json })
+                Ok(KeysCommand::List { keys: file.keys, json })
             }
-            Self::Revoke(args) => {
+            Self::Revoke { keys, id } => {
                 // Somebody may have given the whole key, which is not said again.
-                let id = KeyId::parse(&args.id);
+                let id = KeyId::parse(&id);
                 let rule = "must be the id of a key, twelve of a-z0-9: `fencepost key list` shows the ids";
                 let id = id.ok_or_else(|| SettingsError::new("the id", rule))?;
-                Ok(KeysCommand::Revoke { id, file: args.keys })
+                Ok(KeysCommand::Revoke { id, file: keys })
             }
         }
     }
@@ -194,13 +186,14 @@ impl NewKeyArgs {
     }
 }
 
-fn moment(text: &str) -> Result<Timestamp, String> {
+fn end(text: &str) -> Result<Timestamp, String> {
     let after = |text| {
         let after = parse_duration(text)?;
         // Whole seconds are enough, and read better in the file.
         let seconds = i64::try_from(after.as_secs()).ok()?;
         Timestamp::from_second(Timestamp::now().as_second().checked_add(seconds)?).ok()
     };
-    let moment = text.parse().ok().or_else(|| after(text));
-    moment.ok_or_else(|| "write a time with its offset, or a duration, such as 90days or 5m (minutes)".into())
+    let end = moment(text).or_else(|| after(text));
+    let end = end.ok_or("write a time with its offset, or a duration, such as 90days or 5m (minutes)")?;
+    if end > Timestamp::now() { Ok(end) } else { Err("write a time that is not over".into()) }
 }

@@ -36,6 +36,20 @@ fn a_file_says_what_each_key_is_for() {
 }
 
 #[test]
+fn a_time_that_is_too_late_to_be_told_is_the_last() {
+    for end in ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999-12:00", "9999-12-31 00:00:00+01:00"] {
+        let keys = parse_keys(&with(4, &format!("{}\nexpires = {end}", GOOD[4]))).unwrap();
+        assert_eq!(keys[0].expires.unwrap().to_string(), "9999-12-30T22:00:00.999999999Z", "{end}");
+        let again = parse_keys(&keys[0].to_string()).unwrap();
+        assert_eq!(again[0].expires, keys[0].expires);
+    }
+    for end in ["9999-12-31T23:59:59", "9999-12-31", "23:59:59"] {
+        let said = parse_keys(&with(4, &format!("{}\nexpires = {end}", GOOD[4]))).map(drop).unwrap_err();
+        assert!(said.to_string().contains("expires must be a time with its offset"), "{end}: {said}");
+    }
+}
+
+#[test]
 fn a_file_that_is_wrong_is_refused_with_the_line_and_not_what_stands_there() {
     let secret = "fp_abcdefghij01_ThisIsTheSecretThatNobodyMaySee0";
     let quoted = format!("\"{secret}\"");

@@ -1,10 +1,12 @@
 //! What a gateway does not start with, and how a key is made.
 
-use std::fs::{Permissions, set_permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{File, Permissions, set_permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use fencepost::files::open_to_others;
 use kit::gateway::{bare_command, program, run};
 use kit::{Client, Gateway, KeysFile, eventually, fresh_token, server_port};
 
@@ -156,6 +158,39 @@ fn a_key_for_which_there_is_no_room_leaves_the_file_as_it_is() {
     assert!(!file.path().exists());
 }
 
+/// An editor or a configuration tool puts a new file in the place of the old one, and waits for nothing.
+#[test]
+fn a_key_is_printed_only_if_it_is_in_the_file_also_where_another_program_replaces_that_meanwhile() {
+    let file = KeysFile::new();
+    let of = |name| ["--name", name, "--every-key", "--allow", "list"];
+    let (entry, ..) = key_new(&of("a"));
+    // To read it takes a while.
+    let long = "# As it was.\n".repeat(1 << 20) + &entry;
+    let is_replaced_meanwhile = || {
+        file.write_text(&long);
+        let old = File::open(file.path()).unwrap();
+        let mut command = Command::new(program());
+        command.args(["key", "new"]).args(of("b")).arg("--append-to").arg(file.path());
+        let mut command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        while old.try_lock().is_ok() && command.try_wait().unwrap().is_none() {
+            old.unlock().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        file.write_text(&entry);
+        // It has the old one still.
+        let is_meanwhile = old.try_lock().is_err();
+        let output = command.wait_with_output().unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        if is_meanwhile && text == entry {
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{said}");
+            assert!(said.contains("another program has put a new file in its place"), "{said}");
+        }
+        is_meanwhile
+    };
+    assert!((0..50).any(|_| is_replaced_meanwhile()), "it was always too late");
+}
+
 /// It cannot be synced to a disk, and needs not.
 #[test]
 fn a_new_key_can_be_appended_to_what_is_no_file() {
@@ -180,6 +215,21 @@ fn what_no_key_can_have_is_refused_by_its_flag() {
             "--burst",
         ),
         (&["--name", "a", "--every-key", "--allow", "list", "--expires", "soon"], "--expires"),
+        // No gateway would accept it.
+        (&["--name", "a", "--every-key", "--allow", "list", "--expires", "0s"], "is not over"),
+        (
+            &["--name", "a", "--every-key", "--allow", "list", "--expires", "2020-01-01T00:00:00Z"],
+            "is not over",
+        ),
+        // A keys file cannot say this year.
+        (
+            &["--name", "a", "--every-key", "--allow", "list", "--expires=-000001-01-01T00:00:00Z"],
+            "is not over",
+        ),
+        (
+            &["--name", "a", "--every-key", "--allow", "list", "--expires=-009999-01-01T00:00:00Z"],
+            "--expires",
+        ),
     ] {
         let (entry, said, code) = key_new(args);
         assert!(code == Some(2) && entry.is_empty() && said.contains(flag), "{args:?}: {said}");
@@ -274,4 +324,29 @@ async fn a_keys_file_that_others_can_write_is_warned_of_at_the_start_and_when_it
         eventually("it is read anew", async || is_read()).await;
         assert_eq!(warnings(&gateway), expected, "{mode:o}: {:#?}", gateway.log());
     }
+}
+
+#[test]
+fn a_directory_where_others_can_put_another_file_is_found_behind_each_link() {
+    let all = tempfile::tempdir().unwrap();
+    let at = |place: &str| all.path().join(place);
+    let set = |place: &str, mode| set_permissions(at(place), Permissions::from_mode(mode)).unwrap();
+    for place in ["first", "second", "third"] {
+        std::fs::create_dir(at(place)).unwrap();
+        set(place, 0o755);
+    }
+    std::fs::write(at("third/keys"), "").unwrap();
+    set("third/keys", 0o600);
+    symlink("../third/keys", at("second/keys")).unwrap();
+    symlink(at("second/keys"), at("first/keys")).unwrap();
+    for place in ["first", "second", "third"] {
+        assert_eq!(open_to_others(&at("first/keys")), None);
+        set(place, 0o777);
+        let found = open_to_others(&at("first/keys")).map(|found| found.canonicalize().unwrap());
+        assert_eq!(found, Some(at(place).canonicalize().unwrap()));
+        set(place, 0o755);
+    }
+    // A circle has no file, and no end.
+    symlink("circle", at("first/circle")).unwrap();
+    assert_eq!(open_to_others(&at("first/circle")), None);
 }
