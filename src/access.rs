@@ -26,7 +26,9 @@ mod shares;
 pub use entry::{Entry, Rate};
 use keyring::{ApiKey, Proof};
 pub use keyring::{Keyring, Refused};
-pub use keys_file::{KeysFileError, append, is_plain, parse as parse_keys, read_text, read_text_of_file};
+pub use keys_file::{
+    KeysFileError, append, is_plain, moment, parse as parse_keys, read_text, read_text_of_file,
+};
 pub use rate::{Guesses, RateLeft, Untold};
 pub use revoking::revoke;
 pub use scope::Scope;

@@ -303,7 +303,7 @@ impl ServeArgs {
             max_http1_waiters: max_http1_waiters(server.max_connections),
             shares: self.shares(max_http1_waiters(server.max_connections)),
             default_max_hold: self.default_max_hold,
-            max_result_bytes: self.once.max_result_bytes()?,
+            max_result_bytes: self.once.max_result_bytes(!store.is_quorum())?,
         };
         let is_sane = |ttl: Duration| (Duration::from_millis(1)..=LONGEST_TTL).contains(&ttl);
         // What was not given follows from the other, and is not what is wrong.

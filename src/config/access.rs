@@ -12,7 +12,7 @@ use axum::http::HeaderValue;
 use axum::http::uri::Authority;
 use clap::Args;
 
-use super::error::{SettingsError, needs, require};
+use super::error::{SettingsError, given, needs, require};
 use crate::access::{Entry, parse_keys, read_text, read_text_of_file};
 use crate::api::{Facades, NEVER_RENEWED_TTL, RebootGroup};
 use crate::lock::Slots;
@@ -182,8 +182,7 @@ impl AccessArgs {
     /// Nothing is open by accident: `listen` is the address that is to be listened on, and `knows_clients` says whether clients may show
     /// certificates.
     pub(super) fn check(&self, listen: &str, knows_clients: bool) -> Result<AccessSettings, SettingsError> {
-        // Unlike a path, this may be empty, which is as good as none; see `given`.
-        let path = self.keys.as_ref().filter(|path| !path.is_empty()).map(Path::new);
+        let path = given(&self.keys).map(Path::new);
         if path.is_some() && self.allow_anonymous {
             let problem = "with --keys no client is anonymous: give one of them".to_owned();
             return Err(SettingsError::new("--allow-anonymous", problem));
@@ -203,8 +202,8 @@ impl AccessArgs {
         Ok(AccessSettings {
             keys: keys.map_err(|problem| SettingsError::new("--keys", problem))?,
             allows_anonymous: self.allow_anonymous,
-            allowed_hosts: given(&self.allow_host).map(allowed_host).collect::<Result<_, _>>()?,
-            allowed_origins: given(&self.cors_origin).map(allowed_origin).collect::<Result<_, _>>()?,
+            allowed_hosts: each_given(&self.allow_host).map(allowed_host).collect::<Result<_, _>>()?,
+            allowed_origins: each_given(&self.cors_origin).map(allowed_origin).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -215,8 +214,7 @@ fn is_reachable(listen: &str) -> bool {
     addresses.is_ok_and(|mut addresses| addresses.any(|address| !address.ip().to_canonical().is_loopback()))
 }
 
-/// A variable that is set to nothing, as compose files and unit files do it, names nothing.
-fn given(list: &[String]) -> impl Iterator<Item = &str> {
+fn each_given(list: &[String]) -> impl Iterator<Item = &str> {
     list.iter().map(String::as_str).filter(|text| !text.is_empty())
 }
 

@@ -1,5 +1,7 @@
 //! What is wrong with settings, and how that is found.
 
+use std::ffi::OsStr;
+use std::ops::Deref;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -32,6 +34,11 @@ pub(super) fn require(flag: &'static str, holds: bool, rule: &str) -> Result<(),
 /// That what a flag goes with is there, where the flag is.
 pub(super) fn needs(flag: &'static str, holds: bool, what: &str) -> Result<(), SettingsError> {
     if holds { Ok(()) } else { Err(SettingsError::new(flag, format!("needs {what}"))) }
+}
+
+/// A variable that is set to nothing, as compose files and unit files do it, names nothing.
+pub(super) fn given<T: Deref<Target: AsRef<OsStr>>>(value: &Option<T>) -> Option<&T::Target> {
+    value.as_deref().filter(|value| !value.as_ref().is_empty())
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::error::{SettingsError, duration, require};
+use super::error::{SettingsError, duration, given, require};
 use crate::access::read_text;
 use crate::client::{GatewayAddresses, GatewaySettings};
 
@@ -82,7 +82,7 @@ impl GatewayArgs {
         if !are_needed {
             return Ok(None);
         }
-        if let Some(file) = self.ca_file.as_deref().filter(|file| !file.as_os_str().is_empty()) {
+        if let Some(file) = given(&self.ca_file) {
             return super::store::authorities("--ca-file", file, true).map(Some);
         }
         if let Some(file) = std::env::var_os(AUTHORITIES_VARIABLE).filter(|file| !file.is_empty()) {
@@ -94,7 +94,7 @@ impl GatewayArgs {
 
     fn api_key(&self) -> Result<Option<String>, SettingsError> {
         let variable = std::env::var_os(API_KEY_VARIABLE).filter(|key| !key.is_empty());
-        let file = self.api_key_file.as_deref().filter(|file| !file.as_os_str().is_empty());
+        let file = given(&self.api_key_file);
         let (flag, key) = match (file, variable) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {

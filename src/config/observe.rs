@@ -1,13 +1,14 @@
 //! The settings of what is said of all this: the log, the metrics, the traces and the audit log.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use axum::http::Uri;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 
 use super::address::check_listen;
-use super::error::SettingsError;
+use super::error::{SettingsError, given};
 use super::server::METRICS_CONNECTIONS;
 use crate::audit::AuditTarget;
 
@@ -32,9 +33,10 @@ pub struct ObserveArgs {
         help_heading = "Logs, metrics and traces",
         env = "FENCEPOST_LOG_LEVEL",
         default_value = "info",
+        value_parser = PossibleValuesParser::new(["error", "warn", "info", "debug"]).try_map(|level| level.parse::<LevelFilter>()),
         value_name = "LEVEL"
     )]
-    log_level: LogLevel,
+    log_level: LevelFilter,
 
     /// A second address and port, for /metrics only
     ///
@@ -85,28 +87,21 @@ pub struct ObserveSettings {
 
 impl ObserveArgs {
     pub(super) fn check(&self) -> Result<ObserveSettings, SettingsError> {
-        let metrics_listen = self.metrics_listen.clone().filter(|address| !address.is_empty());
-        if let Some(address) = &metrics_listen {
+        let metrics_listen = given(&self.metrics_listen);
+        if let Some(address) = metrics_listen {
             check_listen("--metrics-listen", address)?;
         }
-        let otlp_endpoint = self.otlp_endpoint.as_deref().filter(|address| !address.is_empty());
-        let audit_log = self.audit_log.as_ref().filter(|file| !file.is_empty());
-        let target = |file: &OsString| match file.to_str() {
+        let target = |file: &OsStr| match file.to_str() {
             Some("-") => AuditTarget::StandardError,
             _ => AuditTarget::File(file.into()),
         };
         Ok(ObserveSettings {
-            audit_log: audit_log.map(target),
+            audit_log: given(&self.audit_log).map(target),
             logs_json: self.log_format == LogFormat::Json,
-            log_level: match self.log_level {
-                LogLevel::Error => LevelFilter::ERROR,
-                LogLevel::Warn => LevelFilter::WARN,
-                LogLevel::Info => LevelFilter::INFO,
-                LogLevel::Debug => LevelFilter::DEBUG,
-            },
-            metrics_connections: metrics_listen.as_ref().map_or(0, |_| METRICS_CONNECTIONS),
-            metrics_listen,
-            otlp_endpoint: otlp_endpoint.map(otlp_endpoint_of).transpose()?,
+            log_level: self.log_level,
+            metrics_connections: metrics_listen.map_or(0, |_| METRICS_CONNECTIONS),
+            metrics_listen: metrics_listen.map(str::to_owned),
+            otlp_endpoint: given(&self.otlp_endpoint).map(otlp_endpoint_of).transpose()?,
         })
     }
 }
@@ -147,13 +142,4 @@ enum LogFormat {
     Text,
     /// An object per line.
     Json,
-}
-
-/// How much is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
 }

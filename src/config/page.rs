@@ -23,8 +23,8 @@ one line what is wrong, and exits with 2. Only the [variables of OpenTelemetry](
   `off`, `1` and `0`.
 - A flag of the gateway must not be empty. Most empty variables are refused as well. An empty variable counts as not set if it is a
   switch, or one of these: `FENCEPOST_KEYS`, `FENCEPOST_AUDIT_LOG`, `FENCEPOST_METRICS_LISTEN`, `FENCEPOST_OTLP_ENDPOINT`,
-  `FENCEPOST_ALLOW_HOST`, `FENCEPOST_CORS_ORIGIN`, `FENCEPOST_TERRAFORM`, `FENCEPOST_ONCE_MEMORY`, `FENCEPOST_REDIS_ACCEPT`,
-  `FENCEPOST_SENTINEL_USER`, `FENCEPOST_CA_FILE`, `FENCEPOST_API_KEY_FILE` and `FENCEPOST_API_KEY`.
+  `FENCEPOST_ALLOW_HOST`, `FENCEPOST_CORS_ORIGIN`, `FENCEPOST_ONCE_MEMORY`, `FENCEPOST_REDIS_ACCEPT`,
+  `FENCEPOST_SENTINEL_USER`, `FENCEPOST_SENTINEL_PASSWORD`, `FENCEPOST_CA_FILE`, `FENCEPOST_API_KEY_FILE` and `FENCEPOST_API_KEY`.
 ";
 
 /// What is said of each command before its flags.

@@ -1,7 +1,7 @@
 //! The settings of the accept loop.
 
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -166,9 +166,8 @@ impl ServerArgs {
 
     /// The files of the certificate, if there is to be TLS.
     fn tls_files(&self) -> Result<Option<TlsFiles>, SettingsError> {
-        let [certificate, key, client_authorities] =
-            [&self.tls_cert, &self.tls_key, &self.tls_client_ca].map(|path| path.as_deref().and_then(given));
-        match (certificate, key) {
+        let client_authorities = self.tls_client_ca.clone();
+        match (self.tls_cert.clone(), self.tls_key.clone()) {
             (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key, client_authorities })),
             (Some(_), None) => Err(lacks("--tls-cert", "--tls-key")),
             (None, Some(_)) => Err(lacks("--tls-key", "--tls-cert")),
@@ -196,11 +195,6 @@ impl ServerSettings {
             ..Self::default()
         }
     }
-}
-
-/// A variable that is set to nothing, as compose files and unit files do it, names nothing.
-fn given(path: &Path) -> Option<PathBuf> {
-    (!path.as_os_str().is_empty()).then(|| path.to_owned())
 }
 
 fn load(files: TlsFiles) -> Result<Tls, SettingsError> {

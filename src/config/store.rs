@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::error::{SettingsError, duration, needs, require};
+use super::error::{SettingsError, duration, given, needs, require};
 use crate::access::read_text;
 use crate::server::read_pem;
 use crate::store::embedded::EmbeddedSettings;
@@ -25,6 +25,8 @@ const MOST_LISTS: u64 = 1_000_000;
 const MOST_REPLICAS_ACK: u32 = 16;
 
 const PASSWORD_FILE: &str = "--redis-password-file";
+
+const USUAL_PREFIX: &str = "fencepost";
 
 /// The flags that say where locks live.
 #[derive(Args, Clone)]
@@ -55,7 +57,7 @@ pub struct StoreArgs {
         long,
         help_heading = "Store",
         env = "FENCEPOST_REDIS_PREFIX",
-        default_value = "fencepost",
+        default_value = USUAL_PREFIX,
         value_name = "PREFIX"
     )]
     redis_prefix: String,
@@ -131,6 +133,7 @@ pub struct StoreArgs {
 const LEAST_ONCE_BYTES: u64 = 1024 * 1024;
 /// What a result may have at most, whatever the settings say. Connections to a store are shared by all.
 const MOST_RESULT_BYTES: usize = 1024 * 1024;
+const USUAL_RESULT_BYTES: usize = 64 * 1024;
 /// So short a result is always stored, where there is little room, too.
 const LEAST_RESULT_BYTES: usize = 1024;
 
@@ -144,7 +147,7 @@ pub struct OnceArgs {
         long,
         help_heading = "Limits",
         env = "FENCEPOST_MAX_RESULT_BYTES",
-        default_value = "65536",
+        default_value_t = USUAL_RESULT_BYTES,
         value_name = "BYTES"
     )]
     max_result_bytes: usize,
@@ -152,9 +155,11 @@ pub struct OnceArgs {
 
 impl OnceArgs {
     /// The longest result, in bytes.
-    pub(super) fn max_result_bytes(&self) -> Result<usize, SettingsError> {
+    pub(super) fn max_result_bytes(&self, has_records: bool) -> Result<usize, SettingsError> {
         let is_sane = (LEAST_RESULT_BYTES..=MOST_RESULT_BYTES).contains(&self.max_result_bytes);
         require("--max-result-bytes", is_sane, "from 1024 to 1048576")?;
+        let is_usual = self.max_result_bytes == USUAL_RESULT_BYTES;
+        needs("--max-result-bytes", has_records || is_usual, "a store that keeps records")?;
         Ok(self.max_result_bytes)
     }
 }
@@ -195,22 +200,23 @@ impl StoreArgs {
         require("--replicas-ack", self.replicas_ack <= MOST_REPLICAS_ACK, "at most 16")?;
         let store = self.place()?;
         let is_redis = matches!(store, StoreSettings::Redis(..));
-        needs("--redis-ca", is_redis || self.redis_ca.is_none(), "a rediss:// store")?;
-        needs(PASSWORD_FILE, is_redis || self.password_file().is_none(), "a redis:// store")?;
-        let accepts_nothing = self.redis_accept.iter().all(Option::is_none);
-        needs("--redis-accept", is_redis || accepts_nothing, "a redis:// store")?;
+        for (flag, is_set, what) in [
+            ("--redis-ca", self.redis_ca.is_some(), "a rediss:// store"),
+            (PASSWORD_FILE, self.redis_password_file.is_some(), "a redis:// store"),
+            ("--redis-accept", self.redis_accept.iter().any(Option::is_some), "a redis:// store"),
+            ("--redis-prefix", self.redis_prefix != USUAL_PREFIX, "a redis:// store"),
+            ("--sentinel-user", given(&self.sentinel_user).is_some(), "a redis+sentinel:// store"),
+            ("--sentinel-password", given(&self.sentinel_password).is_some(), "a redis+sentinel:// store"),
+        ] {
+            needs(flag, is_redis || !is_set, what)?;
+        }
         let is_listed = (1..=MOST_LISTS).contains(&self.redlock_epoch);
         require("--redlock-epoch", is_listed, "from 1 to 1000000")?;
         needs("--redlock-epoch", store.is_quorum() || self.redlock_epoch == 1, "a redlock:// store")?;
         let has_replicas = is_redis && !store.is_quorum();
         needs("--replicas-ack", has_replicas || self.replicas_ack == 0, "a redis:// store")?;
-        needs(
-            "--once-memory",
-            !store.is_quorum() || self.once_memory.is_none(),
-            "a store that keeps records",
-        )?;
-        let has_password = self.sentinel_password.is_some();
-        needs("--sentinel-password", is_redis || !has_password, "a redis+sentinel:// store")?;
+        let has_usual_room = given(&self.once_memory).is_none();
+        needs("--once-memory", !store.is_quorum() || has_usual_room, "a store that keeps records")?;
         Ok(store)
     }
 
@@ -245,7 +251,7 @@ impl StoreArgs {
 
     /// What records may take, if that was said.
     fn once_memory(&self) -> Result<Option<OnceMemory>, SettingsError> {
-        let Some(text) = self.once_memory.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
+        let Some(text) = given(&self.once_memory) else { return Ok(None) };
         let memory = match text.strip_suffix('%') {
             Some(percent) => {
                 percent.parse().ok().filter(|percent| (1..=75).contains(percent)).map(OnceMemory::Percent)
@@ -267,13 +273,8 @@ impl StoreArgs {
         }
     }
 
-    /// A variable that is set to nothing names nothing.
-    fn password_file(&self) -> Option<&Path> {
-        self.redis_password_file.as_deref().filter(|file| !file.as_os_str().is_empty())
-    }
-
     fn with_password(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {
-        let Some(file) = self.password_file() else { return Ok(address) };
+        let Some(file) = &self.redis_password_file else { return Ok(address) };
         let error = |problem: String| SettingsError::new(PASSWORD_FILE, problem);
         let text =
             read_text(file).map_err(|problem| error(format!("cannot read {}: {problem}", file.display())))?;
@@ -285,10 +286,12 @@ impl StoreArgs {
     }
 
     fn with_sentinel_credentials(&self, address: RedisAddress) -> Result<RedisAddress, SettingsError> {
-        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         match (given(&self.sentinel_user), given(&self.sentinel_password)) {
             (user, Some(password)) => address
-                .with_sentinel_credentials(Credentials { user, password })
+                .with_sentinel_credentials(Credentials {
+                    user: user.map(str::to_owned),
+                    password: password.to_owned(),
+                })
                 .map_err(|problem| SettingsError::new("--sentinel-password", problem.to_string())),
             (Some(_), None) => Err(SettingsError::new("--sentinel-user", "needs --sentinel-password")),
             (None, None) => Ok(address),

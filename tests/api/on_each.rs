@@ -18,9 +18,10 @@ pub async fn each_store_with_slots_and(flags: &[&str], test: impl AsyncFn(&Clien
     let file = format!("file:{}", directory.path().join("locks.redb").display());
     let (redis, cluster) = (RedisServer::start().await, cluster::shared().await.url());
     for store in ["memory:", &file, redis.url(), &cluster] {
+        // All tests share the cluster.
         let prefix = fresh_token();
-        let args = [&["--store", store, "--redis-prefix", &prefix], flags].concat();
-        let gateway = Gateway::start(&args).await;
+        let apart: &[&str] = if store == cluster { &["--redis-prefix", &prefix] } else { &[] };
+        let gateway = Gateway::start(&[&["--store", store], apart, flags].concat()).await;
         let client = Client::new(gateway.address);
         eventually("the store is there", async || client.get("/locks/k").send().await.status == 404).await;
         test(&client).await;

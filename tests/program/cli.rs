@@ -122,6 +122,49 @@ fn wrong_settings_end_the_start_with_one_clear_line_and_exit_code_2() {
 }
 
 #[test]
+fn a_setting_of_another_store_is_refused_and_not_ignored() {
+    let quorum = "redlock://a,b,c";
+    for (args, said) in [
+        (&["--redis-prefix", "shop"][..], "--redis-prefix: needs a redis:// store"),
+        (
+            &["check", "--store", "memory:", "--redis-prefix", "shop"],
+            "--redis-prefix: needs a redis:// store",
+        ),
+        (&["--sentinel-user", "u"], "--sentinel-user: needs a redis+sentinel:// store"),
+        (&["--sentinel-password", "p"], "--sentinel-password: needs a redis+sentinel:// store"),
+        (&["--redis-ca", "/dev/null"], "--redis-ca: needs a rediss:// store"),
+        (&["--redis-accept", "eviction"], "--redis-accept: needs a redis:// store"),
+        (&["--store", quorum, "--once-memory", "50%"], "--once-memory: needs a store that keeps records"),
+        (
+            &["--store", quorum, "--max-result-bytes", "1024"],
+            "--max-result-bytes: needs a store that keeps records",
+        ),
+    ] {
+        let output = run(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && stderr.contains(said), "{args:?}: {stderr}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_variable_that_may_be_empty_counts_as_not_set_whatever_the_store_is() {
+    let page = include_str!("../../docs/settings.md");
+    let (_, list) = page.split_once("or one of these:").unwrap();
+    let list = list.split(".\n").next().unwrap();
+    let variables = || list.split('`').skip(1).step_by(2).map(|name| (name, ""));
+    assert!(variables().count() > 10, "{list}");
+    let args = ["--store", "memory:"];
+    let mut command = gateway::command(&args);
+    command.envs(variables());
+    Gateway::try_start_by(command, &args).await.unwrap();
+    // Nothing is there, which another status says.
+    let mut command = bare_command();
+    command.args(["check", "--store", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"]).envs(variables());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
 fn a_wrong_setting_is_told_with_what_was_given_and_with_what_to_write() {
     let cases: &[(&[&str], &[&str])] = &[
         (&["--listen", "18441"], &["--listen", "\"18441\"", "write 127.0.0.1:18441"]),
