@@ -8,11 +8,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::telemetry::metrics::{LogName, metrics};
@@ -25,12 +26,14 @@ pub const MISSING: &str = "missing lines";
 const MOST_AT_ONCE: usize = 256;
 /// The pause after what was written, in which lines gather: to wake this thread costs a request more than its line.
 const BETWEEN_WRITES: Duration = Duration::from_millis(5);
-/// The pause before important lines are tried again.
+/// The pause before important lines are tried again, and before a file is opened again that could not be opened.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The pause while the pipe is full and does not block, because its reader shares our end of it.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 /// Failures are logged at most this often.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
+/// Held while lines are written to standard error: two logs may go there, and a pipe that does not block takes parts of lines.
+static STANDARD_ERROR: Mutex<()> = Mutex::new(());
 
 /// One line of a log, as it waits to be written.
 pub trait LogRecord: Sized + Send + 'static {
@@ -90,6 +93,8 @@ struct Queue {
     lines: AtomicUsize,
     /// How many lines were left out and not told of yet.
     dropped: AtomicU64,
+    /// Whether the file is to be opened again: it may have been moved away.
+    must_reopen: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -123,6 +128,7 @@ impl<L: LogRecord> LogWriter<L> {
 
     /// Opens the file again: it may have been moved away.
     pub fn reopen(&self) {
+        self.queue.must_reopen.store(true, Ordering::Relaxed);
         let _ = self.orders.send(Order::Reopen);
     }
 
@@ -156,6 +162,8 @@ struct Pen {
     finishing: Vec<SyncSender<()>>,
     queue: Arc<Queue>,
     warned_at: Option<Instant>,
+    /// When the file could not be opened again.
+    not_reopened_at: Option<Instant>,
 }
 
 impl Pen {
@@ -169,6 +177,7 @@ impl Pen {
             finishing: Vec::new(),
             queue,
             warned_at: None,
+            not_reopened_at: None,
         };
         if let Outlet::File(path, open) = outlet {
             pen.append_to(open(&path)?);
@@ -194,6 +203,9 @@ impl Pen {
             if received == 0 && most > 0 {
                 return;
             }
+            if self.not_reopened_at.is_some() {
+                self.reopen::<L>();
+            }
             let mut lines = 0;
             for order in batch.drain(..) {
                 match order {
@@ -209,6 +221,7 @@ impl Pen {
                     }
                     Order::Reopen => {
                         self.write::<L>(&mut text);
+                        self.not_reopened_at = None;
                         self.reopen::<L>();
                     }
                     Order::Finish(done) => self.finishing.push(done),
@@ -233,7 +246,7 @@ impl Pen {
     fn write<L: LogRecord>(&mut self, text: &mut String) {
         let (mut waiting, lines) = std::mem::take(&mut self.waiting);
         let (mut first, mut rest) = (waiting.as_str(), text.as_str());
-        let written = self.try_write(&mut first);
+        let written = self.try_write::<L>(&mut first);
         if written.is_ok() {
             self.queue.lines.fetch_sub(lines, Ordering::Relaxed);
         } else {
@@ -241,7 +254,7 @@ impl Pen {
             waiting.drain(..end);
             self.waiting = (waiting, lines);
         }
-        if let Err(error) = written.and_then(|()| self.try_write(&mut rest)) {
+        if let Err(error) = written.and_then(|()| self.try_write::<L>(&mut rest)) {
             if self.warned_at.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
                 self.warned_at = Some(Instant::now());
                 L::failed(&error);
@@ -254,53 +267,81 @@ impl Pen {
         let dropped = self.queue.dropped.swap(0, Ordering::Relaxed);
         let Some(told) = (dropped > 0).then(|| L::missing(dropped)).flatten() else { return };
         told.write_to(text);
-        if self.try_write(&mut text.as_str()).is_err() {
+        if self.try_write::<L>(&mut text.as_str()).is_err() {
             self.queue.dropped.fetch_add(dropped, Ordering::Relaxed);
         }
         text.clear();
     }
 
     /// Writes `text`. After an error, the lines that are still to be written are left in it.
-    fn try_write(&mut self, text: &mut &str) -> io::Result<()> {
+    fn try_write<L: LogRecord>(&mut self, text: &mut &str) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let _alone = self.place.is_none().then(|| STANDARD_ERROR.lock());
         if self.is_torn {
-            self.out.write_all(b"\n")?;
+            self.push(b"\n").map_err(|(_, error)| error)?;
             self.is_torn = false;
         }
-        let mut written = 0;
-        while let Some(rest) = text.as_bytes().get(written..).filter(|rest| !rest.is_empty()) {
-            let error = match self.out.write(rest) {
-                Ok(0) => io::ErrorKind::WriteZero.into(),
-                Ok(more) => {
-                    written += more;
-                    continue;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    thread::sleep(FULL_PAUSE);
-                    continue;
-                }
-                Err(error) => error,
-            };
-            let whole =
-                text.as_bytes().iter().take(written).rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-            self.is_torn = whole < written;
-            *text = text.get(whole..).unwrap_or_default();
-            return Err(error);
+        let Err((written, error)) = self.push(text.as_bytes()) else {
+            *text = "";
+            return Ok(());
+        };
+        let whole =
+            text.as_bytes().iter().take(written).rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        self.is_torn = whole < written;
+        *text = text.get(whole..).unwrap_or_default();
+        if error.kind() == io::ErrorKind::WouldBlock && self.reopen::<L>() {
+            return self.try_write::<L>(text);
         }
-        *text = "";
+        Err(error)
+    }
+
+    /// Writes these bytes. The error comes with how many of them are written. A pipe that is full is waited for, unless another
+    /// file is to be opened in its place: its reader may have stopped for good.
+    fn push(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+        let mut written = 0;
+        while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+            match self.out.write(rest) {
+                Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.is_reopen_due() => {
+                    thread::sleep(FULL_PAUSE);
+                }
+                Err(error) => return Err((written, error)),
+            }
+        }
         Ok(())
     }
 
-    fn reopen<L: LogRecord>(&mut self) {
-        let Some((path, open)) = &self.place else { return };
+    fn is_reopen_due(&self) -> bool {
+        let is_asked = self.place.is_some() && self.queue.must_reopen.load(Ordering::Relaxed);
+        is_asked && self.not_reopened_at.is_none_or(|at| at.elapsed() >= RETRY_PAUSE)
+    }
+
+    /// Opens the file again if that is due, and says whether it did.
+    fn reopen<L: LogRecord>(&mut self) -> bool {
+        let Some((path, open)) = self.place.as_ref().filter(|_| self.is_reopen_due()) else { return false };
+        // What is asked for while it is opened is due after that.
+        self.queue.must_reopen.store(false, Ordering::Relaxed);
         match open(path) {
-            Ok(opened) => self.append_to(opened),
+            Ok(opened) => {
+                self.append_to(opened);
+                self.not_reopened_at = None;
+                true
+            }
             Err(error) => {
-                let log = L::LOG.name();
-                tracing::warn!(%error, log, "cannot open the log again: the gateway writes on to the old file")
+                self.queue.must_reopen.store(true, Ordering::Relaxed);
+                if self.not_reopened_at.replace(Instant::now()).is_none() {
+                    let log = L::LOG.name();
+                    tracing::warn!(%error, log, "cannot open the log again: until it can, the gateway writes on to the old file");
+                }
+                false
             }
         }
     }
+
     fn append_to(&mut self, Opened { file, identity, is_torn }: Opened) {
         self.is_torn = is_torn || self.is_torn && self.identity == Some(identity);
         (self.out, self.identity) = (Box::new(file), Some(identity));

@@ -251,6 +251,52 @@ async fn a_pipe_that_no_process_reads_ends_no_log() {
     assert_eq!(events(&path, "key-use", 1).await[0]["lock"], "after");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_cannot_be_opened_at_a_hangup_is_opened_once_it_can_be() {
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("ci", "\"inspect\"");
+    let (directory, _) = place();
+    let (logs, away) = (directory.path().join("logs"), directory.path().join("away"));
+    let path = logs.join("audit.log");
+    std::fs::create_dir(&logs).unwrap();
+    let gateway = gateway(&file, path.to_str().unwrap()).await;
+    let client = Client::new(gateway.address);
+    std::fs::rename(&logs, &away).unwrap();
+    gateway.signal("HUP");
+    gateway.logs("it cannot be opened", |line| line.contains("cannot open the log again")).await;
+    client.get("/locks/old").key(&key).send().await.expect(404);
+    events(&away.join("audit.log"), "key-use", 1).await;
+    std::fs::create_dir(&logs).unwrap();
+    eventually("there is a new file", async || {
+        client.get("/locks/new").key(&key).send().await.expect(404);
+        path.exists()
+    })
+    .await;
+    assert_eq!(events(&path, "key-use", 1).await[0]["lock"], "new");
+    let said = gateway.log().iter().filter(|line| line.contains("cannot open the log again")).count();
+    assert_eq!(said, 1, "it is said once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_hangup_it_goes_on_in_a_new_file_though_the_reader_of_the_pipe_before_has_stopped() {
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("ci", "\"inspect\"");
+    let (directory, path) = place();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let mut options = tokio::net::unix::pipe::OpenOptions::new();
+    let pipe = options.read_write(true).open_sender(&path).unwrap();
+    // There is no room from the start.
+    pipe.writable().await.unwrap();
+    while pipe.try_write(&[b'\n'; 4096]).is_ok() {}
+    let gateway = gateway(&file, path.to_str().unwrap()).await;
+    Client::new(gateway.address).get("/locks/k").key(&key).send().await.expect(404);
+    std::fs::rename(&path, directory.path().join("pipe")).unwrap();
+    gateway.signal("HUP");
+    eventually("there is a new file", async || path.exists()).await;
+    assert_eq!(events(&path, "key-use", 1).await[0]["lock"], "k");
+    assert_eq!(events(&path, "configuration", 1).await[0]["what"], "start", "nothing that waited is lost");
+}
+
 /// The system would end a process that goes beyond it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_on_the_size_of_files_ends_no_gateway() {

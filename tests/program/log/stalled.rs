@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, PipeReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::Child;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use http_body_util::BodyExt;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use kit::gateway::command;
 use kit::metrics::Scrape;
-use kit::{Client, PATIENCE, eventually, secrets, server_port, signal};
+use kit::{Client, KeysFile, PATIENCE, eventually, secrets, server_port, signal};
 
 /// Ends its process when dropped.
 struct Program {
@@ -35,6 +35,11 @@ impl Program {
     }
 
     fn start_on(address: SocketAddr, args: &[&str]) -> Self {
+        Self::start_with(OFlags::empty(), address, args)
+    }
+
+    /// Its end of standard error has these flags.
+    fn start_with(flags: OFlags, address: SocketAddr, args: &[&str]) -> Self {
         let (stderr, mut writer) = std::io::pipe().unwrap();
         fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
         let filled = loop {
@@ -43,7 +48,7 @@ impl Program {
             }
         };
         assert_eq!(filled, ErrorKind::WouldBlock);
-        fcntl_setfl(&writer, OFlags::empty()).unwrap();
+        fcntl_setfl(&writer, flags).unwrap();
         let listen = address.to_string();
         let args = [&["--listen", &listen, "--store", "memory:"], args].concat();
         let child = command(&args).stderr(writer).spawn().unwrap();
@@ -141,4 +146,37 @@ async fn lines_for_which_there_is_no_room_are_counted_in_a_line_and_in_the_metri
     // Others than these were left out too, such as those that ask for the numbers.
     assert!(answered >= 4_000 && answered as u64 + left_out >= REQUESTS as u64, "{answered} {left_out}");
     assert!(answered + 500 < REQUESTS, "{answered}");
+}
+
+/// Its reader shares our end of the pipe, and has made it so. The pipe takes a part of what is written at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_of_the_log_and_of_the_audit_log_are_whole_where_standard_error_does_not_block() {
+    const REQUESTS: usize = 1_000;
+    let mut file = KeysFile::new();
+    let key = file.add_for_all("ci", "\"inspect\"");
+    file.write();
+    let flag = file.flag();
+    let address = SocketAddr::from(([127, 0, 0, 1], server_port()));
+    let args = [&flag[0], &flag[1], "--audit-log", "-"];
+    let mut program = Program::start_with(OFlags::NONBLOCK, address, &args);
+    let client = program.serves().await;
+    for _ in 0..REQUESTS {
+        client.get("/locks/k").key(&key).send().await.expect(404);
+    }
+    let (mut text, mut page) = (Vec::new(), [0; 4096]);
+    let written = |text: &[u8]| String::from_utf8_lossy(text).matches("key-use").count();
+    while written(&text) < REQUESTS {
+        let more = program.stderr.read(&mut page).unwrap();
+        text.extend_from_slice(&page[..more]);
+        // Slower than the gateway writes.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    signal(program.child.id(), "TERM");
+    assert_eq!(program.exit_code().await, Some(0));
+    program.stderr.read_to_end(&mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    secrets::search("the log", text.lines());
+    let is_torn = |line: &&str| !line.is_empty() && serde_json::from_str::<Value>(line).is_err();
+    let torn: Vec<_> = text.lines().filter(is_torn).collect();
+    assert!(torn.is_empty(), "{torn:#?}");
 }
