@@ -1,11 +1,9 @@
 //! The program: arguments, socket, signals and exit code.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -345,7 +343,10 @@ fn keep_tls(tls: Tls, asked: watch::Receiver<()>, audit: Arc<Audit>) {
             }
             audit.record(Event::changed("certificates", read.clone()));
         };
+    let tell_open =
+        files::tells_open(paths.clone(), "decide whom the gateway trusts, or who is taken for it");
         watch_files(SettingsFile::Certificate, paths, asked, said, read, tell).await;
+        tell_open();
     });
 }
 
@@ -358,12 +359,6 @@ fn described(tls: &Tls) -> String {
 /// Says what is served. Clients refuse a certificate out of its time, and tell only their own users.
 fn announce(tls: &Tls) {
     let (valid, file) = (tls.valid(), tls.files().certificate.display());
-    let open: BTreeSet<_> =
-        tls.files().paths().iter().filter_map(|file| files::open_to_others(file)).collect();
-    for file in open {
-        let file = file.display();
-        tracing::warn!(%file, "others can write this file, or in this directory, and so decide whom the gateway trusts, or who is taken for it: chmod go-w");
-    }
     let (valid_from, valid_until) = valid.clone().into_inner();
     metrics().certificate_expires.with_label_values::<&str>(&[]).set(valid_until.as_second());
     if valid.contains(&Timestamp::now()) {
@@ -383,15 +378,9 @@ async fn reopen_audit(audit: Arc<Audit>, mut asked: watch::Receiver<()>) {
 /// Puts the keys into force that stand in the file, whenever it changes. One that is wrong changes nothing.
 async fn keep_keys(path: PathBuf, keyring: Arc<Keyring>, asked: watch::Receiver<()>, audit: Arc<Audit>) {
     let file = path.clone();
-    let was_open = AtomicBool::new(false);
+    let tell_open = files::tells_open(vec![path.clone()], "give themselves every right");
     let read = move || {
-        let open = files::open_to_others(&file);
-        let is_open = open.is_some();
-        if let Some(open) = open.filter(|_| !was_open.load(Ordering::Relaxed)) {
-            let file = open.display();
-            tracing::warn!(%file, "others can write this file, and so give themselves every right: chmod go-w");
-        }
-        was_open.store(is_open, Ordering::Relaxed);
+        tell_open();
         let keyring = keyring.clone();
         KeysFile::read_settled(&file).map(|file| move || Ok(keyring.replace(file.keys)))
     };

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -9,6 +10,7 @@ use rcgen::{CertificateParams, DistinguishedName};
 
 use super::{gateway, gateway_with};
 use kit::certificates::Certificates;
+use kit::gateway::command;
 use kit::metrics::{Scrape, metrics_address};
 use kit::secure::{SecureClient, call};
 use kit::{Gateway, eventually, fresh_token};
@@ -193,4 +195,43 @@ async fn sighup_reads_them_again_and_ends_nothing() {
     kit::Client::new(bare.address).get("/healthz").send().await.expect(200);
     bare.signal("TERM");
     assert_eq!(bare.exit_status().await.code(), Some(0));
+}
+
+/// What makes each look into a directory wait for as long as a file is there, unless it is made by a thread for files.
+const HANGING: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int statx(int at, const char *path, int flags, unsigned mask, void *about) {
+    char thread[16] = "";
+    prctl(PR_GET_NAME, thread);
+    const char *hangs = getenv("LOOKS_HANG");
+    size_t directory = strrchr(hangs, '/') - hangs;
+    while (strcmp(thread, "files") && !strncmp(path, hangs, directory) && access(hangs, F_OK) == 0) usleep(10000);
+    return syscall(SYS_statx, at, path, flags, mask, about);
+}
+"#;
+
+/// As on a mount that hangs: it would stop the gateway.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_thread_that_serves_looks_at_the_files_of_certificates() {
+    let certificates = Certificates::new();
+    let path = |name: &str| certificates.path(name);
+    fs::write(path("hanging.c"), HANGING).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([path("hanging.so"), path("hanging.c")]);
+    assert!(compiler.status().unwrap().success());
+    let (certificate, key) = (certificates.certificate(), certificates.key());
+    let args = ["--store", "memory:", "--tls-cert", &certificate, "--tls-key", &key, "--threads", "1"];
+    let mut command = command(&args);
+    command.env("LD_PRELOAD", path("hanging.so")).env("LOOKS_HANG", path("hangs"));
+    let gateway = Gateway::try_start_by(command, &args).await.unwrap();
+    fs::write(path("hangs"), "").unwrap();
+    gateway.signal("HUP");
+    let reads = || lines_with(&gateway, "new connections are served with this certificate");
+    eventually("it reads them again", async || reads() == 2).await;
+    let mut stream = SecureClient::new(&certificates).connect(gateway.address).await.unwrap();
+    call(&mut stream, "GET", "/healthz", "").await.unwrap().expect(200);
 }
