@@ -1,6 +1,7 @@
 //! The program: arguments, socket, signals and exit code.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -160,30 +161,23 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
         None => Audit::off(),
     });
     let hangups = hangups().context("cannot listen for SIGHUP")?;
+    tokio::spawn(reopen_audit(audit.clone(), hangups.subscribe()));
     drop(held);
+    let (draining, at_once) = (CancellationToken::new(), CancellationToken::new());
+    server::end_on_signals(draining.clone(), at_once.clone()).context("cannot listen for SIGTERM")?;
     if let Some(tls) = &settings.server.tls {
         keep_tls(tls.clone(), hangups.subscribe(), audit.clone());
     }
     let scheme = if settings.server.tls.is_some() { "https" } else { "http" };
-    let listener = server::listen(&settings.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", settings.listen))?;
-    let address = listener.local_addr().context("the socket has no address")?;
-    let metrics_listener = match &settings.observe.metrics_listen {
-        Some(address) => {
-            let listener = server::listen(address).await;
-            Some(listener.with_context(|| format!("cannot listen on {address} for the metrics"))?)
-        }
-        None => None,
+    // A name that is resolved, and a store that does not answer, may take long.
+    let Some(listening) = draining.run_until_cancelled(listen(&settings)).await else {
+        audit.finish(LAST_WORDS);
+        tracing::info!("stopped before it listened");
+        return Ok(ExitCode::SUCCESS);
     };
-    let is_loopback = address.ip().to_canonical().is_loopback();
-    let access = settings.access.clone();
-    // The name may have resolved to another address when the settings were checked.
-    let is_meant = is_loopback || access.keys.is_some() || access.allows_anonymous;
-    anyhow::ensure!(is_meant, "{address} can be reached from other machines, and no API keys are in use");
-    refuse_unsafe(&settings).await?;
+    let (listener, address, metrics_listener) = listening?;
+    let (is_loopback, access) = (address.ip().to_canonical().is_loopback(), settings.access.clone());
     let store = open_store(&settings)?;
-    let (draining, at_once) = (CancellationToken::new(), CancellationToken::new());
     let keyring = access.keys.as_ref().map(|file| Arc::new(Keyring::new(file.keys.clone())));
     let state = AppState::new(App {
         service: LockService::new(store, settings.store_timeout, settings.mark_ttl)
@@ -215,12 +209,9 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
     if let Some(listener) = metrics_listener {
         serve_metrics(listener, &state, settings.observe.metrics_connections)?;
     }
-    server::end_on_signals(draining.clone(), at_once.clone())
-        .context("cannot listen for SIGTERM and SIGINT")?;
     let detail = format!("fencepost {} begins", env!("CARGO_PKG_VERSION"));
     let in_force = settings.in_force(address, keyring.as_deref());
     audit.record(Event::Configuration { what: "start", is_in_force: true, detail, settings: in_force });
-    tokio::spawn(reopen_audit(audit.clone(), hangups.subscribe()));
     if let (Some(file), Some(keyring)) = (access.keys, keyring) {
         tokio::spawn(keep_keys(file.path, keyring, hangups.subscribe(), audit.clone()));
     }
@@ -259,6 +250,26 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
     // To drop the store would wait for its disk. A start needs no file that was closed.
     std::mem::forget(state);
     Ok(ExitCode::FAILURE)
+}
+
+/// Binds the sockets, for requests and for the metrics, unless an address or the store is unsafe.
+async fn listen(settings: &Settings) -> anyhow::Result<(TcpListener, SocketAddr, Option<TcpListener>)> {
+    let (place, access) = (&settings.listen, &settings.access);
+    let listener = server::listen(place).await.with_context(|| format!("cannot listen on {place}"))?;
+    let address = listener.local_addr().context("the socket has no address")?;
+    let metrics_listener = match &settings.observe.metrics_listen {
+        Some(address) => {
+            let listener = server::listen(address).await;
+            Some(listener.with_context(|| format!("cannot listen on {address} for the metrics"))?)
+        }
+        None => None,
+    };
+    // The name may have resolved to another address when the settings were checked.
+    let is_meant =
+        address.ip().to_canonical().is_loopback() || access.keys.is_some() || access.allows_anonymous;
+    anyhow::ensure!(is_meant, "{address} can be reached from other machines, and no API keys are in use");
+    refuse_unsafe(settings).await?;
+    Ok((listener, address, metrics_listener))
 }
 
 /// Serves the metrics on an address of their own for as long as the process lives: the drain is seen there too.
@@ -332,7 +343,10 @@ fn make_room(settings: &mut Settings) {
 fn keep_tls(tls: Tls, asked: watch::Receiver<()>, audit: Arc<Audit>) {
     announce(&tls);
     let (paths, said, again) = (tls.files().paths(), Ok(described(&tls)), tls.clone());
+    let tell_open =
+        files::tells_open(paths.clone(), "decide whom the gateway trusts, or who is taken for it");
     let read = move || {
+        tell_open();
         let (put_into_force, tls) = (again.read_again().map_err(|error| error.to_string())?, again.clone());
         Ok(move || put_into_force().map(|()| described(&tls)).map_err(|error| error.to_string()))
     };
@@ -343,10 +357,7 @@ fn keep_tls(tls: Tls, asked: watch::Receiver<()>, audit: Arc<Audit>) {
             }
             audit.record(Event::changed("certificates", read.clone()));
         };
-    let tell_open =
-        files::tells_open(paths.clone(), "decide whom the gateway trusts, or who is taken for it");
         watch_files(SettingsFile::Certificate, paths, asked, said, read, tell).await;
-        tell_open();
     });
 }
 

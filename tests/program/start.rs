@@ -3,13 +3,14 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use kit::gateway::{command, program};
-use kit::{Client, Gateway, PATIENCE, eventually, server_port};
+use kit::{Client, Gateway, PATIENCE, eventually, server_port, signal};
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 /// As after `systemctl restart` and `reload` in one line, where systemd does not wait: it is still reading its settings.
@@ -33,6 +34,39 @@ async fn a_hangup_while_a_gateway_starts_does_not_end_it() {
         gateway.signal("HUP");
         Client::new(gateway.address).get("/healthz").send().await.expect(200);
     }
+}
+
+/// A gateway that waits for a store that does not answer: it does not listen yet.
+async fn waits_for_its_store(args: &[&str]) -> (tokio::process::Child, tokio::net::TcpStream) {
+    let store = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", store.local_addr().unwrap());
+    let command = command(&[&["--store", &url, "--store-timeout", "1m"], args].concat());
+    let mut command = tokio::process::Command::from(command);
+    let gateway = command.kill_on_drop(true).stderr(Stdio::piped()).spawn().unwrap();
+    (gateway, timeout(PATIENCE, store.accept()).await.unwrap().unwrap().0)
+}
+
+/// Without that, the system would drop the signal where the gateway is the first process, as in a container.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_to_stop_is_heeded_while_the_store_is_waited_for() {
+    for name in ["TERM", "INT"] {
+        let (gateway, _store) = waits_for_its_store(&[]).await;
+        signal(gateway.id().unwrap(), name);
+        let output = timeout(PATIENCE, gateway.wait_with_output()).await.unwrap().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.contains("stopped before it listened"), "{name}: {said}");
+    }
+}
+
+/// logrotate has moved it away, and asks once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_while_the_store_is_waited_for_opens_the_audit_log_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.log");
+    let (gateway, _store) = waits_for_its_store(&["--audit-log", path.to_str().unwrap()]).await;
+    std::fs::rename(&path, directory.path().join("audit.log.1")).unwrap();
+    signal(gateway.id().unwrap(), "HUP");
+    eventually("there is a new file", async || path.exists()).await;
 }
 
 /// Where systemd would be told that a service is ready, and the variable that says so.

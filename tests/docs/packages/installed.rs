@@ -366,8 +366,8 @@ async fn after_a_rotation_the_service_writes_to_a_new_audit_log() {
     let package = root.copy(&current().file(".deb"));
     root.run(&format!("dpkg -i {package}")).expect(0, "");
     let service = root.start().await;
-    // systemd does this by the unit's `ExecReload=`.
-    let stub = format!("case $* in 'reload fencepost') kill -HUP {} ;; esac", service.pid());
+    // systemd does this also while the service starts.
+    let stub = format!("case $* in 'kill --signal=HUP fencepost') kill -HUP {} ;; esac", service.pid());
     root.program("/usr/bin/systemctl", &stub);
     let broken = |fencing: &str| root.text(LOG).contains(fencing);
     let mut last = String::new();
