@@ -99,7 +99,7 @@ pub fn tells_open(files: Vec<PathBuf>, so_they: &'static str) -> impl Fn() {
 }
 
 /// Whether others can write a file, or put another one in its place, or in that of a link to it: where they can, if anywhere.
-fn open_to_others(file: &Path) -> Option<PathBuf> {
+pub fn open_to_others(file: &Path) -> Option<PathBuf> {
     const OTHERS_WRITE: u32 = 0o022;
     /// In such a directory each takes away only what is his own.
     const STICKY: u32 = 0o1000;
