@@ -63,8 +63,9 @@ impl QuorumStore {
         let ended = ended(&poll.answers, quorum);
         let release = ReleaseEffect { answer: outcome, ended };
         if tombstone == Tombstone::None {
-            // Without a tombstone, copies of the acquire are kept out by the number, which those that had the lock have said.
-            let number = heard(&poll.answers).find_map(|reply| reply.field::<String>(0)?.parse().ok());
+            // Without a tombstone, copies of the acquire are kept out by the number, the largest by which servers had the lock.
+            let number =
+                heard(&poll.answers).filter_map(|reply| reply.field::<String>(0)?.parse().ok()).max();
             let releasing = self.to_release(key, token, tombstone, Word::AsFound, number.unwrap_or(0));
             let lacks_it = move |answer: &Option<MemberAnswer>| match answer {
                 Some(Ok(reply)) => outcome == Released::Released && reply.outcome != 0,
@@ -209,13 +210,18 @@ impl QuorumStore {
         if poll.heard().count() < quorum {
             return Err(poll.too_few());
         }
-        // A lock that a client was told of is pinned on most servers, and these have deleted it on some of those.
+        // What a connection was told of, most servers held: also the silent ones may have. As long as these may keep it, it is not over.
+        let silent = match known {
+            KnownTo::Connection { .. } => poll.answers.len() - poll.heard().count(),
+            KnownTo::Nobody => 0,
+        };
+        let may_be_most = |said: usize| said > 0 && said + silent >= blocking;
         let rolled_back = match () {
-            () if count(&poll.answers, 1) >= blocking => {
-                RolledBack::Ended { kept_ms: by_most(&poll, 1, quorum) }
-            }
-            () if count(&poll.answers, 2) >= blocking => {
+            () if may_be_most(count(&poll.answers, 2)) => {
                 RolledBack::LeftToToken { left_ms: by_most(&poll, 2, quorum) }
+            }
+            () if may_be_most(count(&poll.answers, 1)) => {
+                RolledBack::Ended { kept_ms: by_most(&poll, 1, quorum) }
             }
             () => RolledBack::Nothing,
         };

@@ -112,6 +112,65 @@ async fn a_connection_releases_no_larger_number_than_it_was_told_of() {
     assert_eq!(fleet.servers.iter().map(is_held).collect::<Vec<_>>(), [false, false, true]);
 }
 
+/// The second server lacks it by then, and the third one, which is away, may have it.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_lock_that_a_connection_held_is_told_though_one_server_lacks_it_and_another_is_away() {
+    let lasting = Terms { min_hold: Some(Duration::from_secs(10)), ..Terms::default() };
+    for (was_told_before, terms) in [(false, Terms::default()), (false, lasting), (true, Terms::default())] {
+        let fleet = Fleet::quorum(&Clock::running(NOW_US));
+        let store = quorum_store(&fleet).await;
+        let lock = LockRequest { terms, ..request("a") };
+        let hold = LockRequest { attempt: Attempt::for_connection(), ..lock.clone() };
+        let first = if was_told_before { &lock } else { &hold };
+        let Ok(Acquired::Granted(lease)) = ask(&store, Try(first.clone())).await else {
+            panic!("it is free")
+        };
+        let (mut attempt, mut told_for) = (hold.attempt, Duration::ZERO);
+        if was_told_before {
+            assert!(matches!(ask(&store, Try(hold.clone())).await, Ok(Acquired::AlreadyHeld(_))));
+            (attempt, told_for) = (attempt.claim(), Duration::from_secs(20));
+        }
+        sleep(BETWEEN_LOOKS).await;
+        assert_eq!(do_to_lock(&fleet.servers[1], "DEL"), Reply::Int(1));
+        fleet.network.set("server3", 6379, |way| way.refuses = true);
+        fleet.servers[2].disconnect_all();
+        let known = KnownTo::Connection { number: lease.fencing_token, told_for };
+        let LockRequest { key, token, .. } = hold;
+        let ends = RollBack { key, token, attempt, ticket: TicketAfter::Removed, known };
+        let ended = ask(&store, ends.clone()).await;
+        let is_told = match ended {
+            Ok(RolledBack::Ended { kept_ms: 0 }) => !was_told_before && terms.min_hold.is_none(),
+            Ok(RolledBack::Ended { kept_ms: 9_000..=10_000 }) => terms.min_hold.is_some(),
+            Ok(RolledBack::LeftToToken { left_ms: 20_000..21_000 }) => was_told_before,
+            _ => false,
+        };
+        assert!(is_told, "{ended:?} of {terms:?}");
+        if !was_told_before {
+            assert_eq!(ask(&store, ends).await, Ok(RolledBack::Nothing), "it is over");
+        }
+    }
+}
+
+/// One server has kept it by the number of an earlier vote, and a late copy of the acquire may come to the one that lacks it.
+#[tokio::test(start_paused = true)]
+async fn a_release_without_a_tombstone_burns_the_largest_number_by_which_servers_held_the_lock() {
+    let lock = request("a");
+    let (fleet, [store, _], number) = held_by_two(&lock).await;
+    let run = |server: &Server, script: &str| {
+        let eval = [&words("EVAL")[..], &[script.as_bytes().to_vec()], &words("0")[..]].concat();
+        server.ask(server.connect(), &eval)
+    };
+    let renumber = "local key = redis.call('KEYS', '*:lock:*')[1] local lock = redis.call('GET', key) \
+        redis.call('SET', key, string.sub(lock, 1, 98) .. '0' .. string.sub(lock, 100), 'KEEPTTL') \
+        return string.match(key, '{(%d+)}')";
+    let Reply::Bulk(bucket) = run(&fleet.servers[0], renumber) else { panic!("it has no lock") };
+    let bucket = String::from_utf8(bucket.to_vec()).unwrap();
+    assert_eq!(release_by(&store, &lock, Tombstone::None).await.unwrap(), Released::Released);
+    sleep(ARRIVED).await;
+    let burnt = format!("return redis.call('HGET', redis.call('KEYS', '*:record')[1], 'b{bucket}')");
+    assert_eq!(run(&fleet.servers[2], &burnt), Reply::Bulk(number.get().to_string().into_bytes().into()));
+}
+
 /// Servers have pinned the lock, which keeps its first request from being undone.
 #[tokio::test(start_paused = true)]
 async fn what_a_server_has_pinned_is_not_called_unchanged() {
