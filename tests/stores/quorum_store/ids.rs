@@ -361,6 +361,34 @@ async fn servers_without_an_id_serve_beside_another_quorums_with_a_later_list_an
     shows(&gateway, other, "counts").await;
 }
 
+/// A gateway that has not seen the third server ends the first quarantine of the others when another one has just founded the quorum:
+/// only the third has got its id.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_whose_first_quarantine_ended_beside_the_founding_get_its_id() {
+    let quorum = Quorum::start(3).await;
+    founded(&quorum).await;
+    let (others, third) = (&quorum.nodes[..2], &quorum.nodes[2]);
+    let are_in_quarantine =
+        "local since = string.format('%.0f', redis.call('HGET', KEYS[1], 'born') - 36000000)
+        redis.call('HSET', KEYS[1], 'since', since, 'served', since .. ' 36000000 ' .. since, 'settled', '0')
+        redis.call('HDEL', KEYS[1], 'born', 'quorum')
+        return string.sub(redis.call('HGET', KEYS[1], 'run'), 1, 12) .. '/' .. since";
+    let mut parts = Vec::new();
+    for node in others {
+        parts.push(node.command::<String>(&["EVAL", are_in_quarantine, "1", RECORD]).await);
+    }
+    let made = parts.join(" ");
+    belongs_to(third, &made).await;
+    third.stand_still().await;
+    let gateway = ready(quorum.gateway(&BRIEF).await).await;
+    assert_eq!((id(&others[0]).await, id(&others[1]).await), (None, None));
+    third.signal("CONT");
+    assert_eq!(common_id(&quorum).await, made);
+    for node in &quorum.nodes {
+        shows(&gateway, node, "counts").await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_that_reached_one_server_before_its_gateway_crashed_is_given_to_the_others() {
     let quorum = Quorum::start(3).await;

@@ -76,6 +76,7 @@ end
 if KIND == 'restore' then
   local of, gone_ms = string.match(served or '', '^(%d+) (%d+) ')
   if of ~= since or tonumber(gone_ms) < longest or now_ms - since < longest then return { 0 } end
-  return write('since', '0', 'floor', whole(math.max(floor, tonumber(ARGV[6]))), 'born', now_ms, 'settled', '1')
+  -- As above: another gateway may just have made an id of it.
+  return write('since', '0', 'floor', whole(math.max(floor, tonumber(ARGV[6]))), 'born', since, 'settled', '1')
 end
 return redis.error_reply('ERR no such change')
