@@ -1,4 +1,4 @@
-//! What is done to a lock that is held: renewing and repairing, rolling back, looking.
+//! What is done to a lock that is held: renewing and repairing, looking.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -21,10 +21,8 @@ pub(super) struct MemberStatus {
     pub(super) since_ms: u64,
     /// How long a lease can last, the attempt included, as far as this server knows.
     pub(super) longest_ms: u64,
-    /// Whether it was ever part of a quorum.
-    pub(super) is_born: bool,
-    /// When that was, in ms by its clock.
-    born_ms: u64,
+    /// When it came to be part of a quorum, in ms by its clock; 0 if it never did.
+    pub(super) born_ms: u64,
     /// Whether most servers of the list before have learned the one of its epoch.
     pub(super) is_settled: bool,
     pub(super) epoch: u64,
@@ -74,7 +72,6 @@ impl MemberStatus {
             now_ms,
             since_ms,
             longest_ms: number(2)?,
-            is_born: number(3)? != 0,
             born_ms: number(3)?,
             is_settled: number(4)? == 1,
             epoch: number(5)?,
@@ -182,7 +179,7 @@ impl MemberStatus {
     /// Whether it is new, and perhaps part of a quorum that is just being founded.
     pub(super) fn is_starting(&self) -> bool {
         let joined_lately = self.now_ms < self.since_ms.saturating_add(whole_ms(FRESH));
-        self.kind == RecordKind::Empty || !self.is_born && self.is_in_quarantine() && joined_lately
+        self.kind == RecordKind::Empty || self.born_ms == 0 && self.is_in_quarantine() && joined_lately
     }
 
     /// Whether it knows nothing of what it may have accepted.

@@ -66,7 +66,8 @@ pub(super) struct Membership {
     changed: Notify,
     /// What the log was told last of each server.
     told: Mutex<HashMap<usize, Standing>>,
-    /// Whether some server was ever seen to be, or to have been, part of a quorum.
+    /// Whether some server was ever seen to be, or to have been, part of a quorum. Also of one that seems to be another: it may be ours, and
+    /// the only one that has not lost its data.
     pub(super) has_been: AtomicBool,
     /// Why the servers of an earlier list cannot learn this one.
     pub(super) hindrance: Mutex<Option<String>>,
@@ -261,7 +262,7 @@ impl Membership {
             self.changed.notify_one();
             sleep(LOOK_PAUSE).await;
             // A quorum that is just being founded is looked at more often: others may be founding it.
-            let is_new = member.status().is_ok_and(|status| !status.is_born);
+            let is_new = member.status().is_ok_and(|status| status.born_ms == 0);
             tokio::select! {
                 () = sleep(if is_new { LOOK_OFTEN } else { LOOK_EVERY }) => {}
                 () = member.nudge.notified() => {}

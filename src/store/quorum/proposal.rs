@@ -111,7 +111,7 @@ impl QuorumStore {
                 Tally::Passed(_) | Tally::Split { .. } => {
                     bid.fail(&tally).await?;
                     if bid.is_last {
-                        return Ok(holder_unknown());
+                        return bid.conclude(tally, poll).await;
                     }
                     if Instant::now() + pauses.next() < last_start {
                         pauses.pause().await;
@@ -181,7 +181,7 @@ impl Bid<'_> {
         self.proposal.grants = false;
     }
 
-    /// What a tally that is none of these means for the caller.
+    /// What a tally after which nothing else is proposed means for the caller.
     async fn conclude(self, tally: Tally, poll: Inquiry) -> Result<Acquired<Refusal>, StoreError> {
         let LockRequest { key, token, attempt, ttl, .. } = self.proposal.request;
         let unknown = |reason: &str| Err(StoreError::Unknown(reason.to_owned()));

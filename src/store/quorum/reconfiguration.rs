@@ -47,7 +47,7 @@ impl Membership {
             status.and_then(|status| status.is_fresh().then_some(status).ok_or_else(stale))
         };
         let seen: Vec<_> = self.members.iter().map(|member| fresh(member.status())).collect();
-        if seen.iter().flatten().any(|status| status.is_born || !status.is_unnamed()) {
+        if seen.iter().flatten().any(|status| status.born_ms != 0 || !status.is_unnamed()) {
             self.has_been.store(true, Ordering::Relaxed);
         }
         let is_ours = |status: Result<MemberStatus, String>| {
