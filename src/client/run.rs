@@ -39,7 +39,7 @@ pub(crate) use turn::take;
 use ending::{LAST_WORD_MAY_TAKE, release};
 use lease::{Alarm, LeaseClock};
 use once::CommandOutput;
-use processes::Family;
+use processes::{Family, adopt_orphans};
 use renewals::{Renewals, grant_may_take};
 use supervisor::{CommandState, CommandSupervisor, End};
 use turn::{Cause, NotTaken};
@@ -94,7 +94,7 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
     if settings.signal != Signal::TERM {
         Signals::hear(settings.signal).map_err(unsupervised)?;
     }
-    let mut family = Family::adopt().map_err(unsupervised)?;
+    adopt_orphans().map_err(unsupervised)?;
     let alarm = Alarm::new().map_err(unsupervised)?;
     let mut terminal = Terminal::open();
     let (mut token, lock) = (fresh_token()?, &settings.lock);
@@ -130,14 +130,13 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
             return Err(failure);
         }
     };
-    family.starts_with(command);
+    let family = Family { command };
     terminal.lend(command);
     let supervisor = CommandSupervisor {
         settings,
         signals: &mut signals,
         terminal: &mut terminal,
         family: &family,
-        command,
         lease,
         renewals: Renewals::new(&mut gateways, &held, lock.ttl),
         alarm,

@@ -28,6 +28,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// After so many looks at new processes alone, all processes are looked at, since numbers are used again in time.
 const LOOKS_BETWEEN_WHOLE_ONES: u32 = 100;
 
+/// How many children are reaped in one go. The kernel goes past all that live to find one that has ended, so where many live,
+/// others may end faster than they are reaped.
+pub(super) const REAPED_AT_ONCE: usize = 64;
+
 /// How often a run that is stopped beyond its time is let go on.
 const WAKES_EACH: Duration = Duration::from_millis(50);
 
@@ -36,9 +40,8 @@ type Identity = (i32, u64);
 
 /// The command and its descendants.
 pub(super) struct Family {
-    own: Pid,
     /// The command, which leads a process group of its own.
-    command: Option<Pid>,
+    pub(super) command: Pid,
 }
 
 /// What became of a child.
@@ -54,23 +57,18 @@ struct Process {
     session: i32,
 }
 
+/// Makes this process the one to which orphans among its descendants come.
+pub(super) fn adopt_orphans() -> io::Result<()> {
+    let own = getpid();
+    let status = fs::read("/proc/self/status")?;
+    if !is_of_own_namespace(&String::from_utf8_lossy(&status), own) {
+        let advice = "mount one for this namespace, as unshare --mount-proc does";
+        return Err(io::Error::other(format!("/proc is that of another PID namespace: {advice}")));
+    }
+    Ok(set_child_subreaper(Some(own))?)
+}
+
 impl Family {
-    /// Makes this process the one to which orphans among its descendants come.
-    pub(super) fn adopt() -> io::Result<Self> {
-        let own = getpid();
-        let status = fs::read("/proc/self/status")?;
-        if !is_of_own_namespace(&String::from_utf8_lossy(&status), own) {
-            let advice = "mount one for this namespace, as unshare --mount-proc does";
-            return Err(io::Error::other(format!("/proc is that of another PID namespace: {advice}")));
-        }
-        set_child_subreaper(Some(own))?;
-        Ok(Self { own, command: None })
-    }
-
-    pub(super) fn starts_with(&mut self, command: Pid) {
-        self.command = Some(command);
-    }
-
     /// The next child that has ended or stopped, if any.
     pub(super) fn reap(&self) -> Option<Reaped> {
         loop {
@@ -89,10 +87,8 @@ impl Family {
 
     /// Sends a signal to the command's process group, while the command is there, be it as a zombie.
     pub(super) fn signal_command(&self, signal: Signal) {
-        if let Some(command) = self.command {
-            // A process that has ended needs no signal.
-            let _ = kill_process_group(command, signal);
-        }
+        // A process that has ended needs no signal.
+        let _ = kill_process_group(self.command, signal);
     }
 
     /// Asks all to end by this signal, those that are stopped too. A command that was told already is not told again: by a second
@@ -114,7 +110,9 @@ impl Family {
             let found_before =
                 std::mem::replace(&mut found, self.signal_all(&[Signal::KILL], &[Signal::KILL], &mut others));
             looks_alike = if found == found_before { looks_alike + 1 } else { 0 };
-            while self.reap().is_some() {}
+            // Not all that have ended: others may end as fast, and would be seen by no look any more.
+            let most = found.len().max(REAPED_AT_ONCE);
+            let _ = (0..most).try_for_each(|_| self.reap().map(drop));
             if self.is_gone() {
                 return true;
             }
@@ -138,13 +136,12 @@ impl Family {
         others: &mut BTreeSet<i32>,
     ) -> BTreeSet<Identity> {
         let members = self.members(others);
-        let group = self.command.map(|command| command.as_raw_nonzero().get());
-        let (in_group, alone): (Vec<_>, Vec<_>) =
-            members.iter().partition(|process| Some(process.group) == group);
+        let group = self.command.as_raw_nonzero().get();
+        let (in_group, alone): (Vec<_>, Vec<_>) = members.iter().partition(|process| process.group == group);
         for &signal in of_group {
             // A group gets a signal in one step, in which none of it can have a child. Once it is empty and its leader is
             // reaped, its number may be another's.
-            if !in_group.is_empty() || self.command.is_some_and(|command| has_child(WaitId::Pid(command))) {
+            if !in_group.is_empty() || has_child(WaitId::Pid(self.command)) {
                 self.signal_command(signal);
             }
         }
@@ -159,7 +156,7 @@ impl Family {
     fn members(&self, others: &mut BTreeSet<i32>) -> Vec<Process> {
         // If /proc cannot be read, the group of the command is all that can be reached.
         let Ok(processes) = processes(others) else { return Vec::new() };
-        let own = self.own.as_raw_nonzero().get();
+        let own = getpid().as_raw_nonzero().get();
         let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
         for process in processes.into_iter().filter(|process| process.identity.0 != own) {
             children.entry(process.parent).or_default().push(process);
@@ -300,7 +297,7 @@ mod tests {
         let spawned = Command::new("/bin/sleep").arg("30").process_group(0).spawn();
         let mut child = spawned.unwrap_or_else(|error| panic!("{error}"));
         let command = Pid::from_child(&child);
-        let family = Family { own: getpid(), command: Some(command) };
+        let family = Family { command };
         let mut others = BTreeSet::from([command.as_raw_nonzero().get()]);
         family.signal_all(&[Signal::KILL], &[], &mut others);
         let signal = child.wait().ok().and_then(|status| status.signal());

@@ -82,10 +82,10 @@ impl Signals {
     pub(super) async fn any(&mut self) -> SignalEvent {
         tokio::select! {
             biased;
-            _ = self.child.recv() => SignalEvent::Child,
             _ = self.resumed.recv() => SignalEvent::Resumed,
             signal = next_of(&mut self.passed_on) => SignalEvent::ToPassOn(signal),
             Some(_) = async { self.stop.as_mut()?.recv().await } => SignalEvent::ToPassOn(Signal::TSTP),
+            _ = self.child.recv() => SignalEvent::Child,
         }
     }
 }

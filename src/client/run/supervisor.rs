@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitStatus};
+use rustix::process::{Signal, WaitStatus};
+use tokio::task::yield_now;
 
 use super::RunSettings;
 use super::lease::{Alarm, LeaseClock};
-use super::processes::{Family, Reaped, ShellJob};
+use super::processes::{Family, REAPED_AT_ONCE, Reaped, ShellJob};
 use super::renewals::Renewals;
 use super::signals::{SignalEvent, Signals};
 use super::terminal::Terminal;
@@ -34,7 +35,6 @@ pub(super) struct CommandSupervisor<'a> {
     pub(super) signals: &'a mut Signals,
     pub(super) terminal: &'a mut Terminal,
     pub(super) family: &'a Family,
-    pub(super) command: Pid,
     pub(super) lease: LeaseClock,
     pub(super) renewals: Renewals<'a>,
     pub(super) alarm: Alarm,
@@ -62,6 +62,15 @@ pub(super) struct CommandState {
     is_longest: bool,
 }
 
+/// What a look at the children has found.
+enum ChildrenFound {
+    All,
+    /// So many that others may be there.
+    Many,
+    /// The command was stopped.
+    StoppedCommand,
+}
+
 impl CommandSupervisor<'_> {
     /// Watches until no process is left.
     pub(super) async fn watch(mut self) -> std::io::Result<End> {
@@ -69,6 +78,11 @@ impl CommandSupervisor<'_> {
         loop {
             if let Some(end) = self.end_of_lease() {
                 return Ok(end);
+            }
+            let found = self.reap();
+            if matches!(found, ChildrenFound::StoppedCommand) {
+                self.stop_with_command();
+                continue;
             }
             match event.take() {
                 // What it left behind was asked to end already.
@@ -93,10 +107,6 @@ impl CommandSupervisor<'_> {
                 Some(SignalEvent::Resumed) if self.state.stopped.is_some() => self.let_command_go_on(),
                 Some(_) | None => {}
             }
-            if self.reap() {
-                self.stop_with_command();
-                continue;
-            }
             if let Some(end) = self.end_of_command() {
                 return Ok(end);
             }
@@ -104,8 +114,10 @@ impl CommandSupervisor<'_> {
             tokio::select! {
                 biased;
                 rung = self.alarm.until(self.wakes_at()) => rung?,
-                any = self.signals.any() => event = Some(any),
                 (number, answer) = self.renewals.answer() => self.learn(number, answer),
+                any = self.signals.any() => event = Some(any),
+                // The rest of the children is for the next turn.
+                () = yield_now(), if matches!(found, ChildrenFound::Many) => {}
             }
         }
     }
@@ -215,22 +227,21 @@ impl CommandSupervisor<'_> {
         }
     }
 
-    /// Notes what has become of children; returns whether the command was stopped.
-    fn reap(&mut self) -> bool {
-        let mut was_stopped = false;
-        while let Some(Reaped { pid, status }) = self.family.reap() {
-            if pid != self.command {
+    /// Notes what has become of children. The kernel names the oldest first, so the command comes before what it leaves behind.
+    fn reap(&mut self) -> ChildrenFound {
+        for _ in 0..REAPED_AT_ONCE {
+            let Some(Reaped { pid, status }) = self.family.reap() else { return ChildrenFound::All };
+            if pid != self.family.command {
                 continue;
             }
             if let Some(signal) = status.stopping_signal() {
                 self.state.stopped = Signal::from_named_raw(signal);
-                was_stopped = true;
-            } else {
-                self.state.status = Some(status);
-                self.state.stopped = None;
+                return ChildrenFound::StoppedCommand;
             }
+            self.state.status = Some(status);
+            self.state.stopped = None;
         }
-        was_stopped && self.state.status.is_none()
+        ChildrenFound::Many
     }
 
     /// The command was stopped: from the terminal, we stop with it, as one job does. SIGSTOP is from the terminal if the command
@@ -239,7 +250,7 @@ impl CommandSupervisor<'_> {
         let stopped = self.state.stopped;
         let wants_terminal = matches!(stopped, Some(Signal::TTIN | Signal::TTOU));
         // A quick command may have read before it was lent the terminal. By now it may have it.
-        let can_have_it = self.terminal.is_ours() || self.terminal.belongs_to(self.command);
+        let can_have_it = self.terminal.is_ours() || self.terminal.belongs_to(self.family.command);
         if !self.terminal.is_there() || !(wants_terminal || can_have_it || stopped == Some(Signal::TSTP)) {
             // It goes on when the one that stopped it says so. Meanwhile the lease is renewed.
             return;
@@ -268,7 +279,7 @@ impl CommandSupervisor<'_> {
     }
 
     fn let_command_go_on(&mut self) {
-        self.terminal.lend(self.command);
+        self.terminal.lend(self.family.command);
         self.state.stopped = None;
         self.family.signal_command(Signal::CONT);
     }

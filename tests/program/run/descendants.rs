@@ -148,6 +148,61 @@ async fn what_a_child_that_was_there_before_leaves_behind_later_is_left_alone() 
     ends_when_killed(&scene, "stranger").await;
 }
 
+/// Three thousand orphans that sleep, and six lines of processes of which each starts the next one and ends. Their reaper goes past
+/// all that sleep to find one that has ended. The file `late` is there once they end by themselves, after twenty seconds.
+const CROWD: &str = r#"
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void tell(int signal) { creat("told", 0600); _exit(7); }
+
+int main(void) {
+    time_t end = time(0) + 20;
+    pid_t maker = fork();
+    if (maker == 0) {
+        nice(19);
+        for (int n = 0; n < 3000; n++)
+            if (fork() == 0)
+                for (;;) pause();
+        _exit(0);
+    }
+    waitpid(maker, 0, 0);
+    for (int n = 0; n < 6; n++)
+        if (fork() == 0) {
+            while (access("told", F_OK)) {
+                if (time(0) > end) { creat("late", 0600); _exit(0); }
+                if (fork() > 0) _exit(0);
+            }
+            _exit(0);
+        }
+    signal(SIGTERM, tell);
+    creat("ready", 0600);
+    for (;;) pause();
+}
+"#;
+
+/// As a build that starts many helpers, and short processes in the background.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_whose_orphans_end_as_fast_as_they_are_reaped_is_told_to_end_all_the_same() {
+    let gateway = Gateway::embedded(&[]).await;
+    let scene = Scene::on(&gateway);
+    std::fs::write(scene.path("crowd.c"), CROWD).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-o", "crowd", "crowd.c"]).current_dir(scene.directory.path());
+    assert!(compiler.status().unwrap().success());
+    let running = scene.start(&["--ttl", "1m", "k", "--", "./crowd"]);
+    eventually("all are there", async || scene.path("ready").exists()).await;
+    // So many have ended by then that they are reaped without a pause.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    running.signal("TERM");
+    running.end().await.expect_silent(7);
+    assert!(!scene.path("late").exists());
+    assert_eq!(release_of(&gateway).await.status, 204);
+}
+
 /// Forks and ends each millisecond, in a session of its own, and writes the time into a file each time.
 const FLEETING: &str = "
 import os, signal, time
