@@ -16,6 +16,9 @@ use crate::lock::{LeaseToken, LockKey};
 const MAY_BE_LATE: Duration = Duration::from_secs(1);
 /// So much is added once where they stood still: the last try may have begun when its time was over.
 const ONE_MORE_TRY: Duration = Duration::from_secs(1);
+/// How long an answer may take, and how long where another gateway can be asked instead.
+const ANSWER_MAY_TAKE: Duration = Duration::from_secs(10);
+const ANSWER_OF_SEVERAL_MAY_TAKE: Duration = Duration::from_secs(4);
 
 /// All gateways, asked about the same. They share a store, so what one of them granted holds at all.
 #[derive(Clone)]
@@ -28,6 +31,8 @@ pub(crate) struct Gateways {
     first: usize,
     /// How many have failed since one answered, or since all had failed.
     failures: usize,
+    /// A gateway has answered once, so these are addresses of gateways.
+    have_answered: bool,
 }
 
 #[derive(Clone)]
@@ -61,7 +66,11 @@ impl Gateways {
             Ok(Member { name: name_of(address), gateway, trouble: None })
         };
         let members = settings.addresses.iter().map(member).collect::<Result<_, CommandFailure>>()?;
-        Ok(Self { members, wait: settings.wait, stood_still: Duration::ZERO, first: 0, failures: 0 })
+        Ok(Self::of(members, settings.wait))
+    }
+
+    fn of(members: Vec<Member>, wait: Duration) -> Self {
+        Self { members, wait, stood_still: Duration::ZERO, first: 0, failures: 0, have_answered: false }
     }
 
     /// The time as gateways are waited for: without that in which this process or the machine stood still.
@@ -76,6 +85,11 @@ impl Gateways {
 
     pub(crate) fn count(&self) -> usize {
         self.members.len()
+    }
+
+    /// How long the answer to a request may take that does not wait.
+    pub(crate) fn answer_may_take(&self) -> Duration {
+        if self.count() == 1 { ANSWER_MAY_TAKE } else { ANSWER_OF_SEVERAL_MAY_TAKE }
     }
 
     pub(crate) fn name(&self, number: usize) -> &str {
@@ -99,20 +113,25 @@ impl Gateways {
     pub(crate) fn answered(&mut self, number: usize) {
         self.first = number;
         self.failures = 0;
+        self.have_answered = true;
         self.forget_troubles();
     }
 
     /// Notes why this one gave no answer: the one after it is asked next. Returns whether all have failed in turn, but for
-    /// those that would refuse again.
+    /// those that would refuse again. Then strangers are forgiven, if there was a gateway once: none is left to ask instead.
     pub(crate) fn failed(&mut self, number: usize, trouble: Trouble) -> bool {
         if self.next().0 == number {
             self.pass_over(number);
         }
+        self.have_answered |= trouble.contact == Contact::Answered;
+        self.failures += usize::from(!trouble.is_lasting);
         self.members[number].trouble = Some(trouble);
-        self.failures += 1;
-        let have_all_failed = self.failures >= self.useful().max(1);
+        let have_all_failed = self.failures >= self.useful();
         if have_all_failed {
             self.failures = 0;
+            if self.have_answered {
+                self.forgive_strangers();
+            }
         }
         have_all_failed
     }
@@ -151,6 +170,12 @@ impl Gateways {
         for trouble in troubles.filter(|trouble| trouble.contact < Contact::Answered) {
             trouble.is_lasting = false;
         }
+    }
+
+    /// The same of all, also of those that refuse: each is asked once more in its turn.
+    pub(crate) fn forgive_all(&mut self) {
+        let troubles = self.members.iter_mut().filter_map(|member| member.trouble.as_mut());
+        troubles.for_each(|trouble| trouble.is_lasting = false);
     }
 
     /// Why there is no answer, gateway by gateway; nothing where none is known to have failed.
@@ -221,8 +246,7 @@ mod tests {
     #[test]
     fn what_stood_still_is_no_part_of_the_wait_and_a_busy_machine_does_not_make_it_endless() {
         let wait = Duration::from_secs(10);
-        let mut gateways =
-            Gateways { members: Vec::new(), wait, stood_still: Duration::ZERO, first: 0, failures: 0 };
+        let mut gateways = Gateways::of(Vec::new(), wait);
         let began_at = gateways.now();
         let left_since = |gateways: &Gateways, began_at| gateways.left_since(began_at).as_secs_f64().round();
         // What may take a second is late; the machine slept; then it is busy all the time.

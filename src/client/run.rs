@@ -184,7 +184,8 @@ async fn run_under_lock(settings: &RunSettings) -> Result<u8, CommandFailure> {
             // Before the release, which takes a while where no gateway answers.
             say(&problem);
             if is_nobody_left {
-                // So the next client need not wait until the lease ends.
+                // So the next client need not wait until the lease ends. What refused to renew may release.
+                gateways.forget_troubles();
                 let _ = gateways.release(false, LAST_WORD_MAY_TAKE).await;
             }
             Ok(LOST)

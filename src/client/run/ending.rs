@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::signals::Signals;
 use crate::client::{AcquireSettings, Gateway, Gateways, ReleaseAnswer, Trouble, say};
@@ -14,8 +14,6 @@ const CLEAN_RELEASE_MAY_TAKE: Duration = Duration::from_mins(1);
 /// How long one try may take, and the pause before the next one.
 const RELEASE_TRY_MAY_TAKE: Duration = Duration::from_secs(2);
 const RELEASE_PAUSE: Duration = Duration::from_millis(200);
-/// How long what answers in the place of gateways is believed to be gone soon.
-const STRANGERS_MAY_ANSWER: Duration = Duration::from_mins(1);
 /// How long the release may take after a lease was lost, as the gateway is likely to be away, or after a signal.
 pub(super) const LAST_WORD_MAY_TAKE: Duration = Duration::from_secs(1);
 
@@ -62,14 +60,9 @@ pub(super) async fn last_answer<T>(
     // What has arrived before was meant for the command, and has ended it perhaps.
     signals.forget().await;
     gateways.forget_troubles();
-    let begun_at = Instant::now();
     let tries = async {
         loop {
             let answer = gateways.ask(try_may_take, &request).await;
-            // They have answered before.
-            if begun_at.elapsed() < STRANGERS_MAY_ANSWER {
-                gateways.forgive_strangers();
-            }
             if answer.is_some() || !gateways.may_answer() {
                 return answer;
             }

@@ -32,13 +32,16 @@ pub(super) struct Renewals<'a> {
     next_at: Duration,
     /// When the first was sent since one succeeded, or since it stood still.
     first_at: Option<Duration>,
+    /// When those are asked again that have refused.
+    forgives_at: Duration,
     /// Why nothing is sent any more.
     over: Option<String>,
 }
 
 impl<'a> Renewals<'a> {
     pub(super) fn new(gateways: &'a mut Gateways, held: &HeldGrant, ttl: Duration) -> Self {
-        Self { gateways, ttl, tries: JoinSet::new(), next_at: due_after(held), first_at: None, over: None }
+        let (tries, next_at) = (JoinSet::new(), due_after(held));
+        Self { gateways, ttl, tries, next_at, first_at: None, forgives_at: next_at, over: None }
     }
 
     /// When something is to be sent; nothing once there is nothing to gain.
@@ -54,6 +57,13 @@ impl<'a> Renewals<'a> {
         }
         // Later than that, no answer counts.
         let patience = lease.kills_at().saturating_sub(now);
+        let followed_after = (self.ttl / FOLLOWED_AFTER_PART).max(SHORTEST_PAUSE);
+        // A gateway may read a file of keys later than the others. It is asked again when it would be without an answer, and not
+        // more often: too many wrong keys would shut out others at this address.
+        if now >= self.forgives_at {
+            self.gateways.forgive_all();
+            self.forgives_at = now + followed_after;
+        }
         if !self.tries.is_empty() {
             self.gateways.pass_over(self.gateways.next().0);
         }
@@ -64,7 +74,7 @@ impl<'a> Renewals<'a> {
             self.first_at = Some(now);
         }
         self.first_at.get_or_insert(now);
-        self.next_at = now + (self.ttl / FOLLOWED_AFTER_PART).max(SHORTEST_PAUSE);
+        self.next_at = now + followed_after;
     }
 
     /// The next answer, and which gateway gave it. It does not end while there is no request under way.
@@ -108,8 +118,7 @@ impl<'a> Renewals<'a> {
     pub(super) fn failed(&mut self, number: usize, trouble: Trouble) {
         let have_all_failed = self.gateways.failed(number, trouble);
         if !self.gateways.may_answer() {
-            // Each of them refuses. That is asked again when it would be without an answer, and not more often: too many
-            // wrong keys would shut out others at this address.
+            // Each of them refuses.
             return;
         }
         let pause = if have_all_failed {
@@ -149,7 +158,6 @@ pub(super) async fn go_on_renewing(mut gateways: Gateways, ttl: Duration) -> Inf
     sleep((ttl / AFTER_END_PART).min(LONGEST_AFTER_END)).await;
     gateways.forget_troubles();
     loop {
-        gateways.forgive_strangers();
         let renew = async |gateway: &Gateway, patience| gateway.renew(ttl, patience).await;
         let pause = match gateways.ask(ttl / PART, renew).await {
             Some(_) => ttl / PART,

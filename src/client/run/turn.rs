@@ -31,9 +31,6 @@ const FIRST_SLICE: Duration = Duration::from_secs(1);
 const SHORTEST_SLICE: Duration = Duration::from_millis(100);
 /// How long one request may take while no gateway has ever answered.
 const FIRST_ANSWER_MAY_TAKE: Duration = Duration::from_secs(5);
-/// What an answer may take beyond the wait.
-const ANSWER_MAY_TAKE: Duration = Duration::from_secs(10);
-const ANSWER_OF_SEVERAL_MAY_TAKE: Duration = Duration::from_secs(4);
 /// How long giving up a place may take. Mostly the place ends by itself. If not, the user is told of it.
 const GIVING_UP_MAY_TAKE: Duration = Duration::from_secs(2);
 /// Why a lock that was granted is given up.
@@ -283,13 +280,12 @@ impl Turn<'_> {
 
     /// How long the answer to a request may take that waits for so long.
     fn patience(&self, wait: Duration) -> Duration {
-        let count = self.gateways.count();
         if self.contact == Contact::Answered {
-            return wait + if count == 1 { ANSWER_MAY_TAKE } else { ANSWER_OF_SEVERAL_MAY_TAKE };
+            return wait + self.gateways.answer_may_take();
         }
         // The last try too has some time, so that its failure says what is wrong.
         let left = self.gateways.left_since(self.began_at).min(FIRST_ANSWER_MAY_TAKE);
-        left.div_f64(count as f64).max(wait + FIRST_SLICE)
+        left.div_f64(self.gateways.count() as f64).max(wait + FIRST_SLICE)
     }
 
     /// Notes how far a request has come, and what it may have got.

@@ -5,9 +5,6 @@ use std::time::Duration;
 use crate::client::{CommandFailure, Gateway, Gateways, NoDecision, REFUSED, UNREACHABLE};
 use crate::clock::{Backoff, boottime};
 
-/// How long an answer may take, and how long where another gateway can be asked instead.
-const ANSWER_MAY_TAKE: Duration = Duration::from_secs(10);
-const ANSWER_OF_SEVERAL_MAY_TAKE: Duration = Duration::from_secs(4);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -43,7 +40,7 @@ pub(super) async fn ask<T>(
     let mut is_repeated = false;
     loop {
         let (number, gateway) = gateways.next();
-        let (asked_at, patience) = (boottime(), patience(gateways));
+        let (asked_at, patience) = (boottime(), gateways.answer_may_take());
         let answer = request(&gateway, patience).await;
         gateways.note_stop(asked_at, patience);
         match answer {
@@ -58,11 +55,6 @@ pub(super) async fn ask<T>(
             }
         }
     }
-}
-
-/// How long an answer may take.
-pub(super) fn patience(gateways: &Gateways) -> Duration {
-    if gateways.count() == 1 { ANSWER_MAY_TAKE } else { ANSWER_OF_SEVERAL_MAY_TAKE }
 }
 
 /// Tries without an answer, one after the other.

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::net::unix::pipe::Sender;
 
 use super::ListSettings;
-use super::ask::{Aim, AskTries, patience};
+use super::ask::{Aim, AskTries};
 use super::output::{nobody_reads, print, print_json};
 use crate::client::{CommandFailure, Gateways, LockEvent, NoDecision, say};
 use crate::clock::boottime;
@@ -38,7 +38,7 @@ async fn follow(settings: &ListSettings) -> Result<u8, CommandFailure> {
     let mut tries = AskTries::new(&gateways);
     loop {
         let (number, gateway) = gateways.next();
-        let (asked_at, patience) = (boottime(), patience(&gateways));
+        let (asked_at, patience) = (boottime(), gateways.answer_may_take());
         let events = gateway.events(prefix, last.as_deref(), patience).await;
         gateways.note_stop(asked_at, patience);
         let trouble = match events {

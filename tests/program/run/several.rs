@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use super::kit::{Scene, release_of, requests, waiters};
-use super::shape::Recorder;
+use super::shape::{Answer, Recorder};
 use kit::keys::KeysFile;
 use kit::{Client, Gateway, RedisServer, eventually, fresh_token, server_port};
 
@@ -87,6 +87,59 @@ async fn a_command_does_not_notice_that_its_gateway_dies_or_hangs() {
         running.end().await.expect_silent(8);
         assert_eq!(release_of(&second).await.status, 204, "{signal}");
     }
+}
+
+/// What answers for a moment in the place of a gateway, and what a gateway says that reads its file of keys later.
+const OUT_OF_PLACE: [Answer; 2] = [
+    (Duration::ZERO, 0, ""),
+    (Duration::ZERO, 401, r#"{"type":"/problems/missing-api-key","detail":"no key"}"#),
+];
+const SHORT_GRANT: Answer =
+    (Duration::ZERO, 201, r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":3000,"expires_at":""}"#);
+
+/// A gateway that says this, and one that is away.
+async fn one_beside_one_that_is_away(answers: &[Answer]) -> (Recorder, Scene) {
+    let recorder = Recorder::telling(answers).await;
+    let scene = Scene::at(format!("{},http://127.0.0.1:{}", recorder.url(), server_port()));
+    (recorder, scene)
+}
+
+fn recorded(recorder: &Recorder, method: &str) -> usize {
+    recorder.requests().iter().filter(|request| request.method == method).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_out_of_place_for_a_moment_is_asked_to_renew_again_while_the_others_are_away() {
+    for answer in OUT_OF_PLACE {
+        let (recorder, scene) = one_beside_one_that_is_away(&[SHORT_GRANT, answer]).await;
+        let running = scene.start_script(&["--ttl", "3s"], RUNS_UNTIL_OVER);
+        eventually("it is asked again", async || recorded(&recorder, "PATCH") >= 2).await;
+        std::fs::write(scene.path("over"), "").unwrap();
+        running.end().await.expect_silent(8);
+        assert_eq!(recorded(&recorder, "DELETE"), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_did_not_renew_is_asked_to_release_what_was_lost() {
+    for answer in OUT_OF_PLACE {
+        let answers = [&[SHORT_GRANT][..], &[answer; 50]].concat();
+        let (recorder, scene) = one_beside_one_that_is_away(&answers).await;
+        scene.run_script(&["--ttl", "3s"], RUNS_UNTIL_OVER).await.expect_line(76, &["could not be renewed"]);
+        assert_eq!(recorded(&recorder, "DELETE"), 1);
+        // Too many wrong keys would shut out others.
+        assert!(answer.1 == 0 || (2..7).contains(&recorded(&recorder, "PATCH")), "{:?}", recorder.requests());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_goes_on_at_one_in_whose_place_something_else_has_answered_for_a_moment() {
+    let held =
+        (Duration::ZERO, 423, r#"{"type":"/problems/lock-held","detail":"held","waiters":1,"position":1}"#);
+    let (recorder, scene) = one_beside_one_that_is_away(&[held, OUT_OF_PLACE[0]]).await;
+    let ended = scene.run(&["--wait", "1m", "k", "--", "true"]).await.expect_silent(0);
+    assert!(ended.took < Duration::from_secs(20), "{ended:?}");
+    assert_eq!(recorded(&recorder, "PUT"), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,7 +24,7 @@ struct Shared {
     answers: Mutex<VecDeque<Answer>>,
 }
 
-/// An answer: how late it is, its status and its body.
+/// An answer: how late it is, its status and its body. With the status 0 it is no HTTP, and ends the connection.
 pub type Answer = (Duration, u16, &'static str);
 
 /// A request as it arrived.
@@ -118,6 +118,11 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
                     let (late, status, body) = told.unwrap_or((Duration::ZERO, 201, GRANT));
                     let body = recorded.as_asked(body);
                     tokio::time::sleep(late).await;
+                    if status == 0 {
+                        shared.requests.lock().unwrap().push(recorded);
+                        let _ = stream.write_all(b"\x15\x03\x01\0\x02\x02\x28").await;
+                        return;
+                    }
                     format!("HTTP/1.1 {status} So\r\nContent-Length: {}\r\n\r\n{body}", body.len())
                 }
             };
