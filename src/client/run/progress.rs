@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::terminal::Terminal;
 use crate::client::Busy;
 use crate::clock::boottime;
@@ -51,14 +53,21 @@ impl<'a> Progress<'a> {
         let Some(place) = self.place.as_ref().filter(|_| self.is_seen()) else { return };
         let elapsed = Duration::from_secs((boottime() - self.began_at).as_secs());
         let line = escaped(&format!("{place}, {}", humantime::format_duration(elapsed)), Form::Text);
-        self.is_shown = write!(io::stderr(), "{ERASE}{}", line.trim_end()).is_ok();
+        self.is_shown |= write(&format!("{ERASE}{}", line.trim_end()));
     }
 
     /// Leaves an empty line for what comes next.
     pub(super) fn clear(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             // The next writer finds out what is wrong with the terminal.
-            let _ = write!(io::stderr(), "{ERASE}");
+            let _ = write(ERASE);
         }
     }
+}
+
+/// Returns whether it is written. A terminal that takes nothing, as after Ctrl-S, must not keep the signals and the answers waiting.
+fn write(text: &str) -> bool {
+    let mut stderr = io::stderr();
+    let takes_more = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&Timespec::default()));
+    takes_more == Ok(1) && stderr.write_all(text.as_bytes()).is_ok()
 }

@@ -6,9 +6,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal as Blocked};
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::timeout;
+
+use super::processes::ShellJob;
 
 /// Those that would end this process: the command gets them instead.
 pub(super) const PASSED_ON: [Signal; 6] =
@@ -23,7 +25,7 @@ pub(crate) struct Signals {
     resumed: Stream,
     /// It would end this process, and not its command: what prints learns from the failed write that a file is too long.
     _file_too_long: Stream,
-    /// Only while there is a command to stop with.
+    /// From when there is a command to stop with.
     stop: Option<Stream>,
 }
 
@@ -68,9 +70,15 @@ impl Signals {
         Ok(())
     }
 
-    /// One that is to be passed on.
+    /// One that is to be passed on. If the terminal stops us when the command has ended, there is none to stop with any more.
     pub(crate) async fn next(&mut self) -> Signal {
-        next_of(&mut self.passed_on).await
+        loop {
+            tokio::select! {
+                biased;
+                signal = next_of(&mut self.passed_on) => return signal,
+                Some(_) = async { self.stop.as_mut()?.recv().await } => stop_alone(),
+            }
+        }
     }
 
     /// Drops those that have arrived and were not passed on.
@@ -78,7 +86,7 @@ impl Signals {
         while timeout(Duration::ZERO, self.next()).await.is_ok() {}
     }
 
-    /// Whatever comes first.
+    /// Whatever comes first. Children may end all the time: that they do must not keep other signals waiting.
     pub(super) async fn any(&mut self) -> SignalEvent {
         tokio::select! {
             biased;
@@ -109,6 +117,14 @@ async fn next_of(streams: &mut [(Signal, Stream)]) -> Signal {
         Poll::Pending
     })
     .await
+}
+
+/// Stops this process, if there is a shell that can let it go on.
+fn stop_alone() {
+    if ShellJob::find().is_some() {
+        // It is always allowed.
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
 }
 
 /// The signals that this process ignores, as a mask.

@@ -296,6 +296,43 @@ async fn control_z_stops_the_command_too_where_it_is_not_in_the_foreground() {
 }
 
 /// In front of a pager, it is the pager that reads keys, until the command asks for the terminal.
+/// All that is left is to print, and its reader has stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn control_z_stops_once_also_when_its_command_has_ended() {
+    let (gateway, scene, mut person) = at_a_shell().await;
+    let reader = "sh -c 'while [ ! -e over ]; do sleep 0.02; done; wc -l'";
+    // The pipe to the reader holds less than that. Together with the one from the command it holds more.
+    person.types(&format!("$F once k -- seq 1 20000 | {reader}\n"));
+    let is_stored = || requests(&gateway).iter().any(|request| request.method == "POST");
+    eventually("the result is stored", async || is_stored()).await;
+    person.types("\u{1a}");
+    person.sees("Stopped").await;
+    std::fs::write(scene.path("over"), "").unwrap();
+    person.types("fg\n");
+    person.sees("20000\r\n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waits_at_a_terminal_that_takes_no_more_hears_sigterm_all_the_same() {
+    let gateway = Gateway::embedded(&[]).await;
+    let (scene, client) = (Scene::on(&gateway), Client::new(gateway.address));
+    client.put("/locks/k?ttl=5m").token(&fresh_token()).send().await.expect(201);
+    let mut person = Person::starts(&scene, &["sh", "-c", "echo $$ >pid; exec $F run k -- true"]);
+    person.sees("position 1 of 1").await;
+    // Control-S. It would write the time in each second.
+    person.types("\u{13}");
+    eventually("nothing more is shown", async || {
+        let shown = person.screen();
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        person.screen() == shown
+    })
+    .await;
+    let pid = scene.number("pid").await;
+    signal(pid, "TERM");
+    eventually("it ends", async || !is_alive(pid)).await;
+    assert_eq!(waiters(&client).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_in_a_pipe_gets_the_terminal_when_it_wants_it() {
     let (_gateway, scene, mut person) = at_a_shell().await;
