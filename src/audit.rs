@@ -10,11 +10,13 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use rustix::fs::OFlags;
 use serde::Serialize;
+use tokio::sync::watch;
 
 use crate::log::unseen::{Form, push_escaped};
 use crate::log::writer::{LogRecord, LogWriter, Opened, Outlet};
@@ -191,8 +193,14 @@ impl Audit {
         }
     }
 
-    /// Opens the file again: it may have been moved away.
-    pub fn reopen(&self) {
+    /// Opens the file again whenever that is asked for, as after it was moved away.
+    pub async fn keep_open(self: Arc<Self>, mut asked: watch::Receiver<()>) {
+        while asked.changed().await.is_ok() {
+            self.reopen();
+        }
+    }
+
+    fn reopen(&self) {
         if let Some(writer) = &self.0 {
             writer.reopen();
         }

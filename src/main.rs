@@ -35,6 +35,7 @@ use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -161,7 +162,7 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
         None => Audit::off(),
     });
     let hangups = hangups().context("cannot listen for SIGHUP")?;
-    tokio::spawn(reopen_audit(audit.clone(), hangups.subscribe()));
+    tokio::spawn(audit.clone().keep_open(hangups.subscribe()));
     drop(held);
     let (draining, at_once) = (CancellationToken::new(), CancellationToken::new());
     server::end_on_signals(draining.clone(), at_once.clone()).context("cannot listen for SIGTERM")?;
@@ -169,15 +170,14 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
         keep_tls(tls.clone(), hangups.subscribe(), audit.clone());
     }
     let scheme = if settings.server.tls.is_some() { "https" } else { "http" };
-    // A name that is resolved, and a store that does not answer, may take long.
-    let Some(listening) = draining.run_until_cancelled(listen(&settings)).await else {
+    // A name that is resolved, a store that does not answer, and a disk may take long.
+    let Some(opened) = draining.run_until_cancelled(open(&settings)).await else {
         audit.finish(LAST_WORDS);
         tracing::info!("stopped before it listened");
         return Ok(ExitCode::SUCCESS);
     };
-    let (listener, address, metrics_listener) = listening?;
+    let (listener, address, metrics_listener, store) = opened?;
     let (is_loopback, access) = (address.ip().to_canonical().is_loopback(), settings.access.clone());
-    let store = open_store(&settings)?;
     let keyring = access.keys.as_ref().map(|file| Arc::new(Keyring::new(file.keys.clone())));
     let state = AppState::new(App {
         service: LockService::new(store, settings.store_timeout, settings.mark_ttl)
@@ -252,8 +252,10 @@ async fn serve(settings: Settings, held: Option<HeldHangups>) -> anyhow::Result<
     Ok(ExitCode::FAILURE)
 }
 
-/// Binds the sockets, for requests and for the metrics, unless an address or the store is unsafe.
-async fn listen(settings: &Settings) -> anyhow::Result<(TcpListener, SocketAddr, Option<TcpListener>)> {
+type Opened = (TcpListener, SocketAddr, Option<TcpListener>, Arc<dyn LockStore>);
+
+/// Binds the sockets, for requests and for the metrics, and opens the store, unless an address or the store is unsafe.
+async fn open(settings: &Settings) -> anyhow::Result<Opened> {
     let (place, access) = (&settings.listen, &settings.access);
     let listener = server::listen(place).await.with_context(|| format!("cannot listen on {place}"))?;
     let address = listener.local_addr().context("the socket has no address")?;
@@ -269,7 +271,9 @@ async fn listen(settings: &Settings) -> anyhow::Result<(TcpListener, SocketAddr,
         address.ip().to_canonical().is_loopback() || access.keys.is_some() || access.allows_anonymous;
     anyhow::ensure!(is_meant, "{address} can be reached from other machines, and no API keys are in use");
     refuse_unsafe(settings).await?;
-    Ok((listener, address, metrics_listener))
+    let settings = settings.clone();
+    let store = spawn_blocking(move || open_store(&settings)).await??;
+    Ok((listener, address, metrics_listener, store))
 }
 
 /// Serves the metrics on an address of their own for as long as the process lives: the drain is seen there too.
@@ -376,13 +380,6 @@ fn announce(tls: &Tls) {
         tracing::info!(%file, %valid_until, "new connections are served with this certificate");
     } else {
         tracing::warn!(%file, %valid_from, %valid_until, "new connections are served with a certificate that is not valid now");
-    }
-}
-
-/// Opens the audit log anew when it is asked for, as after it was moved away.
-async fn reopen_audit(audit: Arc<Audit>, mut asked: watch::Receiver<()>) {
-    while asked.changed().await.is_ok() {
-        audit.reopen();
     }
 }
 

@@ -279,6 +279,17 @@ impl Pen {
             return Ok(());
         }
         let _alone = self.place.is_none().then(|| STANDARD_ERROR.lock());
+        loop {
+            let Err(error) = self.write_lines(text) else { return Ok(()) };
+            if error.kind() != io::ErrorKind::WouldBlock {
+                return Err(error);
+            }
+            // Where it cannot be opened, the pipe is waited for, until that is to be tried again.
+            self.reopen::<L>();
+        }
+    }
+
+    fn write_lines(&mut self, text: &mut &str) -> io::Result<()> {
         if self.is_torn {
             self.push(b"\n").map_err(|(_, error)| error)?;
             self.is_torn = false;
@@ -291,9 +302,6 @@ impl Pen {
             text.as_bytes().iter().take(written).rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         self.is_torn = whole < written;
         *text = text.get(whole..).unwrap_or_default();
-        if error.kind() == io::ErrorKind::WouldBlock && self.reopen::<L>() {
-            return self.try_write::<L>(text);
-        }
         Err(error)
     }
 
@@ -320,16 +328,15 @@ impl Pen {
         is_asked && self.not_reopened_at.is_none_or(|at| at.elapsed() >= RETRY_PAUSE)
     }
 
-    /// Opens the file again if that is due, and says whether it did.
-    fn reopen<L: LogRecord>(&mut self) -> bool {
-        let Some((path, open)) = self.place.as_ref().filter(|_| self.is_reopen_due()) else { return false };
+    /// Opens the file again if that is due.
+    fn reopen<L: LogRecord>(&mut self) {
+        let Some((path, open)) = self.place.as_ref().filter(|_| self.is_reopen_due()) else { return };
         // What is asked for while it is opened is due after that.
         self.queue.must_reopen.store(false, Ordering::Relaxed);
         match open(path) {
             Ok(opened) => {
                 self.append_to(opened);
                 self.not_reopened_at = None;
-                true
             }
             Err(error) => {
                 self.queue.must_reopen.store(true, Ordering::Relaxed);
@@ -337,7 +344,6 @@ impl Pen {
                     let log = L::LOG.name();
                     tracing::warn!(%error, log, "cannot open the log again: until it can, the gateway writes on to the old file");
                 }
-                false
             }
         }
     }

@@ -229,12 +229,13 @@ impl LockService {
             },
             Acquired::AlreadyHeld(lease) => {
                 guard.disarm();
+                let ends = [ends_at(&lease, sent_at), boottime() + Duration::from_millis(lease.left_ms)];
                 let lease = lease_left(lease, sent_at).ok_or_else(|| StoreError::Unknown(over()))?;
                 // If a connection holds the lock, its own renewals are reported, and not this one.
                 if !attempt.is_of_connection() {
                     self.watch.tell(&request.key, || Doing::Renewed(lease.clone()));
                 }
-                Ok(Outcome::AlreadyHeld(lease, attempt, sent_at))
+                Ok(Outcome::AlreadyHeld(lease, attempt, ends))
             }
             // Its client was told before that it holds the lock, or may have been: nothing can be rolled back.
             Acquired::NotReplicated { is_new: false, reason } => {

@@ -74,8 +74,8 @@ pub enum Outcome {
     /// A new lease. The code that hands it to the client disarms the guard. If the guard is dropped before, it rolls
     /// the grant back. And when the lease ends, on the clock of `boottime`.
     Granted(Lease, GrantGuard, Duration),
-    /// The token held the lock already, as this attempt found; and when it asked, on the clock of `boottime`.
-    AlreadyHeld(Lease, Attempt, Duration),
+    /// The token held the lock already, as this attempt found; and the earliest and the latest end of its lease, on the clock of `boottime`.
+    AlreadyHeld(Lease, Attempt, [Duration; 2]),
     /// The token does not hold the lock.
     NotTaken(NotAcquired),
 }

@@ -206,15 +206,12 @@ impl LockService {
             Outcome::Granted(lease, guard, ends_at) => {
                 (lease, guard.attempt(), guard, ends_at, Duration::ZERO)
             }
-            Outcome::AlreadyHeld(lease, attempt, asked_at) => {
+            Outcome::AlreadyHeld(lease, attempt, [ends_at, told_until]) => {
                 let claim = attempt.claim();
                 let (of, ticket) = (GrantOf::Lock, TicketAfter::Removed);
                 let guard = self.cleaner.guard_attempt(of, &key, token.hash(), claim, ttl, ticket);
                 let guard = guard.on_account(account.as_ref());
-                let left = Duration::from_millis(lease.left_ms);
-                // The one is the earliest end of the lease, and the other the latest.
-                let told_until = answered_at + (answered_at - asked_at) + left;
-                (lease, Some(claim), guard, asked_at + left, told_until)
+                (lease, Some(claim), guard, ends_at, told_until)
             }
             Outcome::NotTaken(why) => return Ok(Kept::NotHeld(token, why)),
         };

@@ -211,12 +211,11 @@ impl LockService {
             self.watch.tell(&request.key, || Doing::Line);
         }
         // The ticket is also kept if the grant then reaches no client, or has not reached enough replicas.
-        let keeps_ticket = matches!(
-            answer,
-            Acquired::Granted(_)
-                | Acquired::NotReplicated { is_new: true, .. }
-                | Acquired::NotTaken(NotAcquired::Refused(_))
-        );
+        let keeps_ticket = match answer {
+            Acquired::Granted(_) | Acquired::NotTaken(NotAcquired::Refused(_)) => true,
+            Acquired::NotReplicated { is_new: true, .. } => waiter.waiting.ticket().is_some(),
+            _ => false,
+        };
         request.tenant.keeps_ticket(keeps_ticket);
         Next::HandOut(answer)
     }

@@ -211,6 +211,11 @@ impl MemberStatus {
         self.since_ms != 0
     }
 
+    /// Whether its record has its quarantine end if a lease can last so long. A change goes by that, and not by what went by since.
+    pub(super) fn has_served(&self, longest_ms: u64) -> bool {
+        self.served_ms.min(self.now_ms.saturating_sub(self.since_ms)) >= longest_ms
+    }
+
     /// How much longer its quarantine lasts if a lease can last so long: by its clock, by what gateways have seen go by, and by the
     /// clock of this machine since it was first seen. The server's clock may be set forward, or run fast.
     pub(super) fn quarantine_left(&self, longest_ms: u64) -> Duration {

@@ -69,8 +69,9 @@ impl Membership {
         let good: Vec<_> = (0..self.members.len()).filter(counts).collect();
         self.settle_list(&statuses, &good).await;
         let is_over = |status: &MemberStatus| {
-            let left = || status.quarantine_left(whole_ms(self.longest()));
-            status.kind == RecordKind::Current && status.is_in_quarantine() && left().is_zero()
+            let longest_ms = whole_ms(self.longest());
+            let is_there = status.kind == RecordKind::Current && status.is_in_quarantine();
+            is_there && status.has_served(longest_ms) && status.quarantine_left(longest_ms).is_zero()
         };
         let over = statuses.iter().flatten().filter(|status| is_over(status)).count();
         let are_enough = good.len() + over >= self.quorum();

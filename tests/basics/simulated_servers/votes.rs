@@ -168,7 +168,7 @@ async fn a_release_without_a_tombstone_burns_the_largest_number_by_which_servers
     assert_eq!(release_by(&store, &lock, Tombstone::None).await.unwrap(), Released::Released);
     sleep(ARRIVED).await;
     let burnt = format!("return redis.call('HGET', redis.call('KEYS', '*:record')[1], 'b{bucket}')");
-    assert_eq!(run(&fleet.servers[2], &burnt), Reply::Bulk(number.get().to_string().into_bytes().into()));
+    assert_eq!(run(&fleet.servers[2], &burnt), Reply::Bulk(number.get().to_string().into_bytes()));
 }
 
 /// Servers have pinned the lock, which keeps its first request from being undone.

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kit::gateway::command;
 use kit::metrics::Scrape;
-use kit::{Client, Gateway, eventually, fresh_token};
+use kit::{Client, Gateway, PATIENCE, eventually, fresh_token};
 use tempfile::TempDir;
-use tokio::time::interval;
+use tokio::time::{interval, timeout};
 
 /// What makes each sync of a program wait for as long as a file is there.
 const HANGING: &str = r#"
@@ -35,18 +35,25 @@ struct Scene {
     token: String,
 }
 
+/// A program whose disk hangs while a file is there, all in this directory.
+fn whose_disk_may_hang(directory: &TempDir, args: &[&str]) -> Command {
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("hanging.c"), HANGING).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([path("hanging.so"), path("hanging.c")]);
+    assert!(compiler.status().unwrap().success());
+    let mut command = command(args);
+    command.env("LD_PRELOAD", path("hanging.so")).env("DISK_HANGS", path("hangs"));
+    command
+}
+
 impl Scene {
     async fn start(store_timeout: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
-        fs::write(path("hanging.c"), HANGING).unwrap();
-        let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-o"]).args([path("hanging.so"), path("hanging.c")]);
-        assert!(compiler.status().unwrap().success());
         let store = format!("file:{}", path("locks.redb").display());
         let args = ["--store", &store, "--store-timeout", store_timeout, "--drain-timeout", "1m"];
-        let mut command = command(&args);
-        command.env("LD_PRELOAD", path("hanging.so")).env("DISK_HANGS", path("hangs"));
+        let command = whose_disk_may_hang(&directory, &args);
         let gateway = Gateway::try_start_by(command, &args).await.unwrap();
         let token = fresh_token();
         Client::new(gateway.address).put("/locks/held?ttl=1h").token(&token).send().await.expect(201);
@@ -106,4 +113,24 @@ async fn a_second_signal_ends_a_gateway_at_once_and_a_repeated_one_does_not() {
     assert!(scene.gateway.log().iter().any(says_why), "{:#?}", scene.gateway.log());
     under_way.abort();
     scene.nothing_is_lost().await;
+}
+
+/// As on a network mount: the file is opened for as long as the disk hangs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_opens_its_file_on_a_disk_that_hangs_ends_when_it_is_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("locks.redb");
+    fs::write(directory.path().join("hangs"), "").unwrap();
+    for threads in ["1", "2"] {
+        let store = format!("file:{}", file.display());
+        let command = whose_disk_may_hang(&directory, &["--store", &store, "--threads", threads]);
+        let mut command = tokio::process::Command::from(command);
+        let gateway = command.kill_on_drop(true).stderr(Stdio::piped()).spawn().unwrap();
+        eventually("it opens the file", async || file.exists()).await;
+        kit::signal(gateway.id().unwrap(), "TERM");
+        let output = timeout(PATIENCE, gateway.wait_with_output()).await.unwrap().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.contains("stopped before it listened"), "{said}");
+        fs::remove_file(&file).unwrap();
+    }
 }
