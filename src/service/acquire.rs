@@ -98,7 +98,7 @@ impl LockService {
     }
 
     /// The same without an account. `room` is what its account has kept for the lock. Each way is boxed, so that neither carries
-    /// room for the other.
+    /// room for the other. If the outcome is unknown, the lease of a token that holds the lock may have been made longer.
     fn acquire_uncounted<'a>(
         &'a self,
         attempt: Attempt,
@@ -106,8 +106,10 @@ impl LockService {
         request: Box<AcquireRequest>,
         room: &'a mut Option<Counted>,
     ) -> BoxFuture<'a, Result<Acquisition, StoreError>> {
+        let key = request.key.clone();
+        let or_unclear = move |answer| self.watch.or_unclear(&key, answer);
         if request.wait.is_zero() || request.only_confirms() {
-            return self.acquire_at_once(attempt, made, request).boxed();
+            return self.acquire_at_once(attempt, made, request).map(or_unclear).boxed();
         }
         let mut timer = WaitTimer { entered: Instant::now(), ended: WaitEnded::NotGranted };
         let token = request.token_or(made.as_ref());
@@ -117,7 +119,7 @@ impl LockService {
             }
             drop(timer);
         });
-        turn.boxed()
+        turn.map(or_unclear).boxed()
     }
 
     async fn acquire_at_once(

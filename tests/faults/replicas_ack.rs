@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use http_body_util::BodyExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use kit::{Answer, Client, Gateway, Proxy, RedisServer, eventually, fresh_token};
+use kit::{Answer, Client, Gateway, PATIENCE, Proxy, RedisServer, eventually, fresh_token};
 
 mod trouble;
 
@@ -241,6 +242,26 @@ async fn a_repeated_put_that_no_replica_acknowledges_is_unknown() {
         let again = scene.put(key, Some(&token)).await.unwrap().expect(200);
         assert_eq!(again.fencing_token(), granted.fencing_token());
     }
+}
+
+/// It may have made the lease longer, so those who watch are not left with the end that they were told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_put_whose_outcome_is_unknown_has_watchers_told_how_long_the_lease_is() {
+    let scene = Scene::new(1, 1, &[]).await;
+    let token = fresh_token();
+    let mut events = scene.client.call("GET", "/events?key=k").open().await.into_body();
+    scene.client.put("/locks/k?ttl=1h").token(&token).send().await.expect(201);
+    scene.replicas[0].stand_still().await;
+    let longer = scene.client.put("/locks/k?ttl=2h").token(&token).send().await;
+    longer.expect_problem(503, "outcome-unknown");
+    let mut text = String::new();
+    let read = async {
+        while !text.contains("event: renewed") {
+            let frame = events.frame().await.unwrap().unwrap();
+            text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+        }
+    };
+    timeout(PATIENCE, read).await.expect("nothing is told");
 }
 
 /// What a full server refuses is a new lock, and not what holders are told.
