@@ -59,7 +59,10 @@ impl Reach {
 
     /// Whether it may be told of this lock.
     pub fn has(&self, key: &LockKey) -> bool {
-        self.prefixes.iter().any(|prefix| key.as_str().starts_with(prefix.as_str())) && self.may_see(key)
+        // Of those that sort before it, only the last one may begin it.
+        let before = self.prefixes.partition_point(|prefix| prefix.as_str() <= key.as_str());
+        let prefix = before.checked_sub(1).and_then(|last| self.prefixes.get(last));
+        prefix.is_some_and(|prefix| key.as_str().starts_with(prefix.as_str())) && self.may_see(key)
     }
 
     /// Whether it may be told of a lock that begins so.
@@ -105,7 +108,8 @@ mod tests {
         assert_eq!(reach(&["one"]).common_prefix(), "one");
         assert_eq!(reach(&[]).common_prefix(), "");
         let has = |name: &str| some.has(&LockKey::parse(name.as_bytes()).unwrap());
-        assert!(has("team") && has("b/1") && !has("b/x") && !has("a"));
+        assert!(has("team") && has("team/c") && has("b/1") && has("é/b1"));
+        assert!(!has("b/x") && !has("a") && !has("b0") && !has("tean") && !has("é/") && !has("ê"));
         assert!(Reach::all("").has(&LockKey::parse(b"x").unwrap()));
     }
 }

@@ -98,6 +98,7 @@ impl Watching {
         self.queue.clear();
         state.subscribers.hand(&self.queue, &Arc::new(Told::missed(state.memory.last())));
         drop(state);
+        self.watch.sooner.notify_one();
         (self.wanted, self.id) = (wanted, id);
     }
 }
@@ -155,10 +156,10 @@ struct State {
     view: View,
     /// Whether anybody watches here, or may come back.
     is_local: bool,
-    /// Locks and prefixes whose held locks are not followed yet, and since when those who watch them rely on that.
-    unlearned: HashMap<Selection, Duration>,
-    /// Wake those who look for these while there are watchers: for the locks, and for the prefixes.
-    to_learn: Option<(mpsc::Sender<()>, mpsc::Sender<()>)>,
+    /// Prefixes whose held locks are not followed yet, and since when those who watch them rely on that.
+    unlearned: HashMap<String, Duration>,
+    /// Wakes the one who lists these while there are watchers.
+    to_learn: Option<mpsc::Sender<()>>,
     /// Who looks at locks, while there are watchers.
     looking: Option<AbortHandle>,
     /// What others are told, while they watch.
@@ -245,6 +246,7 @@ impl Watch {
             for selection in state.subscribers.selections() {
                 state.learn(selection, told.at);
             }
+            self.sooner.notify_one();
         }
     }
 
@@ -266,9 +268,9 @@ impl Watch {
         if self.is_closed.load(Ordering::Acquire) {
             return Ok(Watched::ShuttingDown);
         }
-        let now = boottime();
-        let has_followed = state.subscribers.has_followed(&wanted, now);
-        let missed = after.filter(|_| has_followed).and_then(|number| state.memory.since(number));
+        let id = state.enter(&wanted, &queue, boottime());
+        let after = after.filter(|number| state.subscribers.has_followed(&wanted, *number));
+        let missed = after.and_then(|number| state.memory.since(number));
         match missed {
             Some(missed) => missed
                 .iter()
@@ -276,14 +278,14 @@ impl Watch {
                 .for_each(|told| state.subscribers.hand(&queue, told)),
             None => state.subscribers.hand(&queue, &Arc::new(Told::missed(state.memory.last()))),
         }
-        let id = state.enter(&wanted, &queue, now);
         drop(state);
+        self.sooner.notify_one();
         Ok(Watched::Watching(Watching { watch: self.clone(), wanted, id, queue, _permit: permit }))
     }
 
     /// From when this returns on everything is told here.
     async fn turn_on(self: &Arc<Self>, is_on: &mut bool, deadline: Instant) -> Result<(), StoreError> {
-        let ((to_learn_key, keys), (to_learn_prefix, prefixes)) = (mpsc::channel(1), mpsc::channel(1));
+        let (to_learn, prefixes) = mpsc::channel(1);
         let (line, waiting) = mpsc::unbounded_channel();
         if let Some(peers) = self.peers() {
             peers.listen(deadline).await?;
@@ -294,18 +296,14 @@ impl Watch {
             state.view = View::default();
             state.senders = Senders::default();
             state.is_local = true;
-            state.to_learn = Some((to_learn_key, to_learn_prefix));
+            state.to_learn = Some(to_learn);
             state.subscribers.wake_by(Some(line));
             self.is_watched.store(true, Ordering::Release);
         }
         // This comes before the first wait: the caller may leave, and then these tasks find that there is no watcher.
         *is_on = true;
         self.state.lock().looking = Some(tokio::spawn(self.clone().keep_looking()).abort_handle());
-        // A list may take long. The look at a lock does not wait for it.
-        tokio::spawn(self.clone().keep_learning(keys, |selection| matches!(selection, Selection::Key(_))));
-        tokio::spawn(
-            self.clone().keep_learning(prefixes, |selection| matches!(selection, Selection::Prefix(_))),
-        );
+        tokio::spawn(self.clone().keep_learning(prefixes));
         tokio::spawn(queue::keep_waking(waiting));
         if self.peers().is_some() {
             self.summon(true);
@@ -320,10 +318,7 @@ impl Watch {
     async fn turn_off_unless_watched(&self) -> bool {
         let mut is_on = self.is_on.lock().await;
         let mut state = self.state.lock();
-        let now = boottime();
-        if !state.subscribers.tidy(now) && !self.is_closed.load(Ordering::Acquire) {
-            let State { subscribers, unlearned, .. } = &mut *state;
-            unlearned.retain(|selection, _| subscribers.follows(selection, now));
+        if !state.subscribers.tidy(boottime()) && !self.is_closed.load(Ordering::Acquire) {
             return false;
         }
         self.turn_off(&mut is_on, &mut state);
@@ -365,12 +360,18 @@ impl Watch {
 impl State {
     /// Lets a watcher in, and follows its locks that were not followed yet.
     fn enter(&mut self, wanted: &Wanted, queue: &Arc<Queue>, now: Duration) -> u64 {
-        let is_new = |selection: &&Selection| !self.subscribers.follows(selection, now);
+        let Self { view, subscribers, memory, .. } = self;
+        let is_new = |selection: &&Selection| !subscribers.follows(selection, now);
         let new: Vec<_> = wanted.selections.iter().filter(is_new).cloned().collect();
-        let Self { view, subscribers, .. } = self;
         new.iter().for_each(|selection| view.forget(selection, |key| subscribers.wants(key)));
-        let id = self.subscribers.enter(wanted, queue);
-        new.into_iter().for_each(|selection| self.learn(selection, now));
+        let id = subscribers.enter(wanted, queue);
+        if !new.is_empty() {
+            memory.skip();
+        }
+        for selection in new {
+            self.subscribers.begin(&selection, self.memory.last());
+            self.learn(selection, now);
+        }
         id
     }
 

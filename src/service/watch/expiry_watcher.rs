@@ -1,6 +1,7 @@
 //! Looking for the end of leases, since no request tells of it; and at locks that were held before the first watcher
 //! came.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,11 +16,11 @@ use crate::store::{Inspect, List, StoreError};
 
 /// Looks at locks that may be under way at once.
 const MOST_LOOKS: usize = 32;
-/// Locks that are looked for at once.
+/// Locks on one page of a list.
 const LEARNED_AT_ONCE: usize = 500;
 /// How often it is seen whether anybody still watches.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
-/// The pause before what failed is looked for again.
+/// The pause after a list that failed.
 const LEARN_AGAIN: Duration = Duration::from_secs(1);
 /// If locks are looked for later than this after those who watch them were told to look, they are told so once more: a lease may
 /// have ended in between without being followed.
@@ -77,49 +78,40 @@ impl Watch {
         view.take_due(boottime(), |key| subscribers.wants(key))
     }
 
-    /// Looks for locks that were held before anybody watched, so that the ends of their leases are told. Does so for what is its
-    /// own, each time that it is woken.
-    pub(super) async fn keep_learning(
-        self: Arc<Self>,
-        mut wakes: mpsc::Receiver<()>,
-        is_own: fn(&Selection) -> bool,
-    ) {
+    /// Lists what was held before anybody watched, so that the ends of its leases are told. One list is for all prefixes that are
+    /// due, since to go through what a store holds costs the same for one as for many: so none waits for the others.
+    pub(super) async fn keep_learning(self: Arc<Self>, mut wakes: mpsc::Receiver<()>) {
         while wakes.recv().await.is_some() {
-            let own: Vec<_> =
-                self.state.lock().unlearned.extract_if(|selection, _| is_own(selection)).collect();
-            for (selection, since) in own {
-                self.learn_in_time(selection, since).await;
-            }
-        }
-    }
-
-    /// Those who watch have looked for themselves since then; all that they may have missed is the end of a lease.
-    async fn learn_in_time(&self, selection: Selection, since: Duration) {
-        if !self.follows(&selection) {
-            return;
-        }
-        match self.learn(&selection).await {
-            Ok(()) if boottime() > since + LEARNED_LATE => self.have_look(&selection),
-            Ok(()) => {}
-            Err(error) => {
+            let mut due = std::mem::take(&mut self.state.lock().unlearned);
+            due.retain(|prefix, _| self.follows(prefix));
+            if let Err(error) = self.learn(&due).await {
                 let reason = error.into_reason();
                 tracing::debug!(
                     reason,
                     "the held locks could not be listed, to tell the ends of their leases"
                 );
                 sleep(LEARN_AGAIN).await;
-                self.state.lock().learn(selection, since);
+                let mut state = self.state.lock();
+                due.into_iter().for_each(|(prefix, since)| state.learn(Selection::Prefix(prefix), since));
+                continue;
+            }
+            for (prefix, since) in due {
+                self.has_learned(&Selection::Prefix(prefix), since);
             }
         }
     }
 
-    fn follows(&self, selection: &Selection) -> bool {
+    fn follows(&self, prefix: &str) -> bool {
         let state = self.state.lock();
-        state.is_local && state.subscribers.follows(selection, boottime())
+        state.is_local && state.subscribers.follows(&Selection::Prefix(prefix.to_owned()), boottime())
     }
 
-    /// Has those who watch this look for themselves, and no others. Nothing is looked for again here, so this comes to an end.
-    fn have_look(&self, selection: &Selection) {
+    /// Those who watch this have looked for themselves since then; all that they may have missed is the end of a lease. If it is
+    /// late, they look again, and no others. Nothing is looked for again here, so this comes to an end.
+    fn has_learned(&self, selection: &Selection, since: Duration) {
+        if boottime() <= since + LEARNED_LATE {
+            return;
+        }
         let mut state = self.state.lock();
         let key = match selection {
             Selection::Key(key) => Some(key.clone()),
@@ -130,29 +122,18 @@ impl Watch {
         state.subscribers.have_look(selection, &told);
     }
 
-    async fn learn(&self, selection: &Selection) -> Result<(), StoreError> {
-        match selection {
-            Selection::Key(key) => {
-                let asked_at = boottime();
-                match self.inspect(key).await? {
-                    Inspected::Held { lease, waiters, .. } => self.learn_of(key, &lease, waiters, asked_at),
-                    // It says who waits, which those who look at a free lock are not told.
-                    free => self.see(key, &free, asked_at),
-                }
+    async fn learn(&self, due: &HashMap<String, Duration>) -> Result<(), StoreError> {
+        let reach = Reach::limited(due.keys().cloned().collect(), &[], |_| true);
+        let mut list = List { reach, cursor: None, limit: LEARNED_AT_ONCE };
+        while due.keys().any(|prefix| self.follows(prefix)) {
+            let asked_at = boottime();
+            let page = self.store.call(list.clone(), self.deadline()).await?;
+            for Listed { key, lease, waiters } in &page.locks {
+                self.learn_of(key, lease, *waiters, asked_at);
             }
-            Selection::Prefix(prefix) => {
-                let mut list = List { reach: Reach::all(prefix), cursor: None, limit: LEARNED_AT_ONCE };
-                loop {
-                    let asked_at = boottime();
-                    let page = self.store.call(list.clone(), self.deadline()).await?;
-                    for Listed { key, lease, waiters } in &page.locks {
-                        self.learn_of(key, lease, *waiters, asked_at);
-                    }
-                    list.cursor = page.next;
-                    if list.cursor.is_none() || !self.follows(selection) {
-                        return Ok(());
-                    }
-                }
+            list.cursor = page.next;
+            if list.cursor.is_none() {
+                break;
             }
         }
         Ok(())
@@ -170,16 +151,24 @@ impl Watch {
         let asked_at = boottime();
         // One that fails is repeated.
         let Ok(seen) = self.inspect(key).await else { return };
-        self.see(key, &seen, asked_at);
-    }
-
-    fn see(&self, key: &LockKey, seen: &Inspected, asked_at: Duration) {
         let mut state = self.state.lock();
-        if state.is_local {
-            let before = state.next_step();
-            let news = state.view.see(key, seen, asked_at);
-            state.publish(key, news);
-            self.look_sooner(&state, before);
+        if !state.is_local {
+            return;
+        }
+        let before = state.next_step();
+        let relied_since = state.view.take_relied(key, asked_at);
+        let news = match &seen {
+            Inspected::Held { lease, waiters, .. } if relied_since.is_some() => {
+                state.view.learn(key, lease, *waiters, asked_at)
+            }
+            // Of a lock that is free it says who waits, which those who look at it are not told.
+            seen => state.view.see(key, seen, asked_at),
+        };
+        state.publish(key, news);
+        self.look_sooner(&state, before);
+        drop(state);
+        if let Some(since) = relied_since {
+            self.has_learned(&Selection::Key(key.clone()), since);
         }
     }
 
@@ -195,11 +184,13 @@ impl Watch {
 impl State {
     /// Has what is held among these be followed, too. Those who watch them rely on it since then.
     pub(super) fn learn(&mut self, selection: Selection, since: Duration) {
-        if let Some((keys, prefixes)) = &self.to_learn {
-            let looker = if matches!(selection, Selection::Key(_)) { keys } else { prefixes };
-            self.unlearned.entry(selection).or_insert(since);
-            // One that was woken, and has not begun, finds this one, too.
-            let _ = looker.try_send(());
+        match selection {
+            Selection::Key(key) => self.view.follow(&key, since),
+            Selection::Prefix(prefix) => {
+                self.unlearned.entry(prefix).or_insert(since);
+                // One that was woken, and has not begun, finds this one, too.
+                let _ = self.to_learn.as_ref().map(|wake| wake.try_send(()));
+            }
         }
     }
 }

@@ -50,6 +50,8 @@ struct Interest {
     readers: Vec<Reader>,
     /// When the last of them went, by the time since boot.
     left_at: Duration,
+    /// By the number of what was told then: nothing of it is left out since. Those who were told less have missed something.
+    followed_since: u64,
     share: Share,
 }
 
@@ -75,9 +77,16 @@ impl Subscribers {
         id
     }
 
+    /// This was not followed, and is from now on.
+    pub(super) fn begin(&mut self, selection: &Selection, number: u64) {
+        if let Some(interest) = self.interest_mut(selection) {
+            interest.followed_since = number;
+        }
+    }
+
     pub(super) fn leave(&mut self, wanted: &Wanted, id: u64, now: Duration) {
         for selection in &wanted.selections {
-            let Some(interest) = self.interest(selection) else { continue };
+            let Some(interest) = self.interest_mut(selection) else { continue };
             interest.readers.retain(|reader| reader.id != id);
             interest.left_at = now;
             if interest.readers.is_empty() {
@@ -92,7 +101,7 @@ impl Subscribers {
             return;
         }
         let Some((left_at, selection)) = self.lingering.pop_front() else { return };
-        let is_over = |interest: &mut Interest| interest.readers.is_empty() && interest.left_at == left_at;
+        let is_over = |interest: &Interest| interest.readers.is_empty() && interest.left_at == left_at;
         if self.interest(&selection).is_some_and(is_over) {
             match &selection {
                 Selection::Key(key) => drop(self.by_key.remove(key)),
@@ -101,17 +110,14 @@ impl Subscribers {
         }
     }
 
-    /// Whether all this was followed all the time since somebody who watched it may have gone.
-    pub(super) fn has_followed(&self, wanted: &Wanted, now: Duration) -> bool {
-        wanted.selections.iter().all(|selection| self.follows(selection, now))
+    /// Whether one who was told everything up to this number can go on. All that it wants is followed now.
+    pub(super) fn has_followed(&self, wanted: &Wanted, number: u64) -> bool {
+        let mut interests = wanted.selections.iter().filter_map(|selection| self.interest(selection));
+        interests.all(|interest| interest.followed_since <= number)
     }
 
     pub(super) fn follows(&self, selection: &Selection, now: Duration) -> bool {
-        let interest = match selection {
-            Selection::Key(key) => self.by_key.get(key),
-            Selection::Prefix(prefix) => self.by_prefix.get(prefix),
-        };
-        interest.is_some_and(|interest| interest.lingers(now))
+        self.interest(selection).is_some_and(|interest| interest.lingers(now))
     }
 
     /// Whether anybody wants to know of this lock.
@@ -184,10 +190,9 @@ impl Subscribers {
     }
 
     /// Tells those who watch this, and no others, that something may have been missed.
-    pub(super) fn have_look(&mut self, selection: &Selection, told: &Arc<Told>) {
-        let Some(interest) = self.interest(selection) else { return };
-        let readers: Vec<_> = interest.readers.iter().map(|reader| reader.queue.clone()).collect();
-        readers.iter().for_each(|queue| self.hand(queue, told));
+    pub(super) fn have_look(&self, selection: &Selection, told: &Arc<Told>) {
+        let readers = self.interest(selection).into_iter().flat_map(|interest| &interest.readers);
+        readers.for_each(|reader| self.hand(&reader.queue, told));
     }
 
     /// Has one read what is told.
@@ -237,7 +242,14 @@ impl Subscribers {
         *self = Self { last_id: self.last_id, ..Self::default() };
     }
 
-    fn interest(&mut self, selection: &Selection) -> Option<&mut Interest> {
+    fn interest(&self, selection: &Selection) -> Option<&Interest> {
+        match selection {
+            Selection::Key(key) => self.by_key.get(key),
+            Selection::Prefix(prefix) => self.by_prefix.get(prefix),
+        }
+    }
+
+    fn interest_mut(&mut self, selection: &Selection) -> Option<&mut Interest> {
         match selection {
             Selection::Key(key) => self.by_key.get_mut(key),
             Selection::Prefix(prefix) => self.by_prefix.get_mut(prefix),
@@ -284,13 +296,17 @@ impl Memory {
         is_known.then(|| self.told.iter().filter(|told| told.number > number).cloned().collect())
     }
 
+    /// Tells those who come now from those who were told the last of it before.
+    pub(super) fn skip(&mut self) {
+        self.last += 1;
+    }
+
     /// From here on something is missed.
     pub(super) fn forget(&mut self) {
         self.told.clear();
-        self.forgotten = self.last;
         // A reader of the last of it has missed what comes now, too.
-        self.last += 1;
-        self.forgotten += 1;
+        self.skip();
+        self.forgotten = self.last;
     }
 }
 
@@ -375,9 +391,9 @@ mod tests {
             subscribers.leave(&prefix(n.to_string()), id, now);
         }
         assert_eq!(subscribers.by_prefix.len(), MOST_LINGERING + 2);
-        assert!(subscribers.has_followed(&prefix("stays"), now));
-        assert!(subscribers.has_followed(&prefix("comes back"), now));
-        assert!(!subscribers.has_followed(&prefix("0"), now), "the oldest went first");
+        let follows = |text: &str| subscribers.follows(&Selection::Prefix(text.to_owned()), now);
+        assert!(follows("stays") && follows("comes back"));
+        assert!(!follows("0"), "the oldest went first");
         subscribers.tidy(now + LINGERING);
         assert_eq!((subscribers.by_prefix.len(), subscribers.lingering.len()), (2, 0));
     }

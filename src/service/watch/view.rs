@@ -165,7 +165,9 @@ impl View {
     /// lock was followed already.
     pub(super) fn learn(&mut self, key: &LockKey, lease: &Lease, waiters: u64, now: Duration) -> Vec<News> {
         self.change(key, now, |known| {
-            let is_news = known.fence.is_some() && known.waiters != waiters;
+            // If the line has changed since readers looked, they may know another number, also of a lock that was not known here.
+            let has_changed = known.line_settles_at.is_some();
+            let is_news = has_changed || known.fence.is_some() && known.waiters != waiters;
             let mut news: Vec<_> = is_news.then_some(News::Waiting(waiters)).into_iter().collect();
             if lease.slot.is_some() {
                 // The end of one of its grants may have been told as that of the lock.
@@ -180,6 +182,20 @@ impl View {
             known.see_line(waiters, now);
             news
         })
+    }
+
+    /// Has a lock looked at now. Readers rely since then on what a look finds.
+    pub(super) fn follow(&mut self, key: &LockKey, since: Duration) {
+        self.change(key, since, |known| {
+            known.relied_on_since = Some(since);
+            Vec::new()
+        });
+        self.set_timer(key, since);
+    }
+
+    /// Since when readers rely on a look that was asked at this time, and is here: so they do no more.
+    pub(super) fn take_relied(&mut self, key: &LockKey, asked_at: Duration) -> Option<Duration> {
+        self.locks.get_mut(key)?.relied_on_since.take_if(|since| *since <= asked_at)
     }
 
     /// Forgets these locks, of which nothing was heard since they were followed last.
@@ -221,7 +237,9 @@ impl View {
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
             let (_, key) = self.timers.pop_first()?;
             let Some(known) = self.locks.get_mut(&key) else { continue };
-            (known.looks_at, known.line_settles_at) = (None, None);
+            known.looks_at = None;
+            // What changed since readers looked is told once this look is here.
+            known.line_settles_at = known.line_settles_at.filter(|_| known.relied_on_since.is_some());
             // Until a look has found something, news must not put the next one off.
             known.line_lasts_until = known.line_lasts_until.map(|_| now + LOOK_AGAIN);
             if !is_wanted(&key) {
@@ -280,10 +298,11 @@ impl View {
         let news = change(known);
         let end = known.is_taken().then_some(known.ends_at + AFTER_END);
         let free = known.is_free_since.map(|since| since + LOOK_AGAIN);
-        let line = [known.line_settles_at, known.line_lasts_until, free].into_iter().flatten();
-        if let Some(at) = line.chain(end).min() {
-            // A look that is under way has set its own.
-            self.set_timer(key, if at <= now { now + LOOK_AGAIN } else { at });
+        let steps = [end, free, known.line_settles_at, known.line_lasts_until, known.relied_on_since];
+        if let Some(at) = steps.into_iter().flatten().min() {
+            // A look that is due, or under way, has set its own.
+            let again = known.looks_at.unwrap_or(now + LOOK_AGAIN).min(now + LOOK_AGAIN);
+            self.set_timer(key, if at <= now { again } else { at });
             return news;
         }
         if let Some(before) = known.looks_at.take() {

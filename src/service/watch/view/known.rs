@@ -37,6 +37,8 @@ pub(super) struct Known {
     pub(super) line_settles_at: Option<Duration>,
     /// When the line is looked at again although nothing was heard of it, while clients wait.
     pub(super) line_lasts_until: Option<Duration>,
+    /// Since when readers rely on a look that is not here yet.
+    pub(super) relied_on_since: Option<Duration>,
     /// When somebody looks at it next, unless its last grant is over.
     pub(super) looks_at: Option<Duration>,
     /// Whether it stands among those that are over.
@@ -65,6 +67,7 @@ impl Known {
             waiters: 0,
             line_settles_at: None,
             line_lasts_until: None,
+            relied_on_since: None,
             looks_at: None,
             is_listed: false,
         }
