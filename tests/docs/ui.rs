@@ -163,6 +163,12 @@ async fn silence_sleep_and_nobody_looking_end_a_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_page_says_how_old_it_is_also_where_the_gateway_takes_requests_and_does_not_answer() {
+    let gateway = gateway(&[]).await;
+    browse("unanswered", &[&url(&gateway)], alone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_misses_much_lists_once_a_second() {
     let gateway = gateway(&[]).await;
     browse("pauses", &[&url(&gateway)], alone).await;

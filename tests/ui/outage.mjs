@@ -74,23 +74,60 @@ export async function patience(url) {
   await ui.isLive();
 
   // A page that nobody looks at gives its connection back, and takes it up again when somebody does.
-  const look = (isHidden) =>
-    ui.page.evaluate((isHidden) => {
-      Object.defineProperty(document, 'hidden', { value: isHidden, configurable: true });
-      document.dispatchEvent(new Event('visibilitychange'));
-    }, isHidden);
-  await look(true);
+  await hide(ui, true);
   await ui.page.clock.runFor(5_000);
-  await look(false);
+  await hide(ui, false);
   assert(streams.ended === 2, 'a short look at another page ends nothing');
-  await look(true);
+  await hide(ui, true);
   await ui.page.clock.runFor(15_000);
   await until('the connection is closed', () => streams.ended === 3);
   assert(streams.begun === 3, 'and no other is made');
   const grant = await curl.take('meanwhile', 'ttl=10m');
-  await look(false);
+  await hide(ui, false);
   await ui.shows(grant.key);
   assert(streams.begun === 4, 'by one more connection');
+  await browser.end();
+}
+
+const hide = (ui, isHidden) =>
+  ui.page.evaluate((isHidden) => {
+    Object.defineProperty(document, 'hidden', { value: isHidden, configurable: true });
+    document.dispatchEvent(new Event('visibilitychange'));
+  }, isHidden);
+
+/** Of a gateway that takes connections and does not answer, while and after the page is hidden. */
+export async function unanswered(url) {
+  const browser = await Browser.start();
+  const curl = new Curl(url);
+  await curl.take('backup', 'ttl=10m');
+  const ui = await browser.open(`${url}/healthz`, { hasOwnClock: true });
+  await ui.page.goto(`${url}/ui`);
+  await ui.shows('backup');
+  await ui.isLive();
+  let asked = 0;
+  await ui.page.route('**/events?*', () => void (asked += 1));
+  await hide(ui, true);
+  await ui.page.clock.runFor(180_000);
+  await hide(ui, false);
+  await until('it is asked', () => asked === 1);
+  await ui.page.clock.runFor(3_000);
+  await ui.page.getByText('The gateway has not answered yet.').waitFor();
+  await ui.page.getByText(/What is shown is 3 min .* old/).waitFor();
+  await ui.page.getByRole('button', { name: 'Try now' }).click();
+  await until('it is asked anew', () => asked === 2);
+  await ui.page.clock.runFor(26_000);
+  await ui.page.getByText('The gateway has fallen silent.').waitFor();
+  // The same goes for what is asked once.
+  await ui.page.route('**/lock?*force=true*', () => {});
+  await ui.button('backup').click();
+  await ui.dialog.getByRole('button', { name: 'Break it' }).click();
+  await ui.page.clock.runFor(26_000);
+  await ui.dialog.getByRole('alert').getByText('The gateway has fallen silent.').waitFor();
+  await ui.dialog.getByRole('button', { name: 'Keep it' }).click();
+  await ui.page.unrouteAll();
+  // It tries by itself, too, and may be the first.
+  await ui.page.getByRole('button', { name: 'Try now' }).click({ timeout: 2_000 }).catch(() => {});
+  await ui.isLive();
   await browser.end();
 }
 

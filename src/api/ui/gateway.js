@@ -3,7 +3,7 @@
 const KEY = 'fencepost-key';
 /** How many locks a page of the list may have. */
 const PAGE = 1000;
-/** The gateway sends something every 10 s. After this long without a byte, it is gone. */
+/** The gateway sends something every 10 s. After this long without a byte, it is gone. So it is if an answer takes as long. */
 const LONGEST_SILENCE_MS = 25_000;
 /** No line of events is this long. A longer one is not a line of events. */
 const LONGEST_LINE = 100_000;
@@ -54,11 +54,16 @@ const notAGateway = (status) => new Refusal(0, { title: `Something that is not t
 async function call(method, address, { accept = 'application/json', signal } = {}) {
   const headers = { Accept: accept };
   if (apiKey) headers.Authorization = `Bearer ${apiKey}`;
+  signal?.throwIfAborted();
+  const request = new AbortController();
+  const end = () => request.abort();
+  signal?.addEventListener('abort', end, { once: true });
   let response;
   try {
-    response = await fetch(address, { method, headers, signal, cache: 'no-store' });
+    response = await unlessSilent(fetch(address, { method, headers, signal: request.signal, cache: 'no-store' }));
   } catch (error) {
-    if (signal?.aborted) throw error;
+    end();
+    if (signal?.aborted || error instanceof Refusal) throw error;
     throw new Refusal(0, { title: 'The gateway cannot be reached.' });
   }
   const type = response.headers.get('Content-Type') ?? '';
@@ -83,7 +88,7 @@ export async function* list(prefix, signal) {
     const askedAt = performance.now();
     const query = new URLSearchParams({ prefix, limit: PAGE });
     if (cursor) query.set('cursor', cursor);
-    const answer = await (await call('GET', `locks?${query}`, { signal })).json();
+    const answer = await unlessSilent((await call('GET', `locks?${query}`, { signal })).json());
     yield { locks: answer.locks, askedAt };
     cursor = answer.next_cursor;
   } while (cursor);
@@ -125,7 +130,7 @@ async function unlessSilent(read) {
 /** Who holds a lock. */
 export async function look(key) {
   const query = new URLSearchParams({ key, holders: 'true' });
-  return (await call('GET', `lock?${query}`)).json();
+  return unlessSilent((await call('GET', `lock?${query}`)).json());
 }
 
 /** Breaks a lock if this grant still holds it. */

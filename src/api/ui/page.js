@@ -32,7 +32,7 @@ let order = 'key';
 let rows = ROWS;
 /** The state of the connection, as `Watch` told it. */
 let connection = { state: 'connecting' };
-/** Since when the connection is not live, and when the page was last known to be true. */
+/** Since when the connection is not live; and when the page was last known to be true, by the clock on the wall. */
 let awaySince;
 let listedAt;
 /** Whether a list of this prefix was read to its end. */
@@ -103,7 +103,7 @@ setInterval(() => {
 function connectionIs(told) {
   if (told.state === 'listed') {
     if (!isListed) say(held(watch.locks.size), 'unseen');
-    [isListed, listedAt] = [true, performance.now()];
+    [isListed, listedAt] = [true, Date.now()];
     // News of a lock that several hold only say that the page should look.
     if (question) askWhoShares();
     return;
@@ -113,7 +113,7 @@ function connectionIs(told) {
     if (!at('away').hidden) say('Connected again', 'unseen');
     awaySince = undefined;
   } else {
-    if (wasLive) listedAt = performance.now();
+    if (wasLive) listedAt = Math.max(listedAt, watch.heardAt);
     awaySince ??= performance.now();
   }
   // The error stays visible during the next attempt.
@@ -121,6 +121,9 @@ function connectionIs(told) {
   if (told.state === 'refused') refuse(told.error);
   drawConnection();
 }
+
+/** Said of a first attempt that takes long. */
+const UNANSWERED = { title: 'The gateway has not answered yet.', message: '' };
 
 const words = {
   connecting: 'Connecting',
@@ -131,7 +134,9 @@ const words = {
 };
 
 function drawConnection() {
-  const { state, error, at: tryAt } = connection;
+  const { state, at: tryAt } = connection;
+  // Without a list, nothing is shown that could be old.
+  const error = connection.error ?? (isListed ? UNANSWERED : undefined);
   const now = performance.now();
   const isAway = error !== undefined && ['away', 'connecting'].includes(state) && now - awaySince > SHORT_ABSENCE_MS;
   at('connection').dataset.state = state;
@@ -142,7 +147,7 @@ function drawConnection() {
   if (!isAway) return;
   at('away-what').textContent = error.title;
   at('away-why').textContent = error.message;
-  const since = listedAt === undefined ? '' : `What is shown is ${duration(now - listedAt)} old. `;
+  const since = listedAt === undefined ? '' : `What is shown is ${duration(Date.now() - listedAt)} old. `;
   at('away-when').textContent = since + (state === 'away' ? `Trying again in ${duration(tryAt - now)}.` : 'Trying…');
 }
 

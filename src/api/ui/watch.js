@@ -26,12 +26,14 @@ const SLEPT_MS = 10_000;
  */
 export class Watch {
   locks = new Locks();
+  /** When the last line of events came, by the clock on the wall: it goes on while the machine sleeps. */
+  heardAt;
   #prefix;
   #changed;
   #told;
   #running;
   #failures = 0;
-  #tryNow = () => {};
+  #isLive = false;
   #listAgain = () => {};
 
   constructor({ changed, told }) {
@@ -62,9 +64,9 @@ export class Watch {
     this.locks = new Locks();
   }
 
-  /** Does at once what it waits to do. */
+  /** Ends a pause, and an attempt that has brought nothing yet, and makes the next attempt at once. */
   tryNow() {
-    this.#tryNow();
+    if (this.#running && !this.#isLive) this.start(this.#prefix);
   }
 
   async #run(stopped) {
@@ -90,7 +92,6 @@ export class Watch {
     await new Promise((resolve) => {
       setTimeout(resolve, pause);
       stopped.addEventListener('abort', resolve, { once: true });
-      this.#tryNow = resolve;
     });
   }
 
@@ -104,6 +105,7 @@ export class Watch {
     const listAll = oneAtATime(async () => {
       await this.#list(locks, connection.signal);
       this.#failures = 0;
+      this.#isLive = true;
       this.#told({ state: 'live' });
     });
     const listAgain = () => {
@@ -115,6 +117,7 @@ export class Watch {
     this.#listAgain = listAgain;
     try {
       for await (const event of events(this.#prefix, connection.signal)) {
+        this.heardAt = Date.now();
         // The first event is a `resync`. After it, nothing is missed.
         if (event.event === 'resync') listAgain();
         else if (event.key !== undefined) locks.apply(event, performance.now());
@@ -127,6 +130,7 @@ export class Watch {
       if (error.type === 'too-many-watchers') await this.#list(locks, stopped);
       return asRefusal(failure ?? error);
     } finally {
+      this.#isLive = false;
       // The next connection may have begun.
       if (this.#listAgain === listAgain) this.#listAgain = () => {};
       end();
