@@ -37,7 +37,7 @@ pub(crate) struct LockEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     key: Option<String>,
-    /// The number of the grant. For one lock, it never gets smaller.
+    /// The number of the grant. For one lock, it does not get smaller between two `resync` that are about all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64, value_type = u64, required = false)]
     fencing_token: Option<u64>,
