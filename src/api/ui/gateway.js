@@ -54,15 +54,13 @@ const notAGateway = (status) => new Refusal(0, { title: `Something that is not t
 async function call(method, address, { accept = 'application/json', signal } = {}) {
   const headers = { Accept: accept };
   if (apiKey) headers.Authorization = `Bearer ${apiKey}`;
-  signal?.throwIfAborted();
   const request = new AbortController();
-  const end = () => request.abort();
-  signal?.addEventListener('abort', end, { once: true });
+  const either = signal ? AbortSignal.any([signal, request.signal]) : request.signal;
   let response;
   try {
-    response = await unlessSilent(fetch(address, { method, headers, signal: request.signal, cache: 'no-store' }));
+    response = await unlessSilent(fetch(address, { method, headers, signal: either, cache: 'no-store' }));
   } catch (error) {
-    end();
+    request.abort();
     if (signal?.aborted || error instanceof Refusal) throw error;
     throw new Refusal(0, { title: 'The gateway cannot be reached.' });
   }

@@ -147,7 +147,7 @@ function drawConnection() {
   if (!isAway) return;
   at('away-what').textContent = error.title;
   at('away-why').textContent = error.message;
-  const since = listedAt === undefined ? '' : `What is shown is ${duration(Date.now() - listedAt)} old. `;
+  const since = listedAt === undefined ? '' : `What is shown is ${duration(Math.max(1, Date.now() - listedAt))} old. `;
   at('away-when').textContent = since + (state === 'away' ? `Trying again in ${duration(tryAt - now)}.` : 'Trying…');
 }
 

@@ -31,7 +31,7 @@ const OVERFULL_EVERY: Duration = Duration::from_secs(60);
 impl Watch {
     /// Looks at each lock when its lease should be over, for as long as somebody watches.
     pub(super) async fn keep_looking(self: Arc<Self>) {
-        let permits = Arc::new(Semaphore::new(MOST_LOOKS));
+        let [permits, first_permits] = [(); 2].map(|()| Arc::new(Semaphore::new(MOST_LOOKS)));
         let (mut tidied_at, mut overfull_at) = (Instant::now(), None::<Instant>);
         loop {
             let next_step = self.state.lock().next_step();
@@ -41,9 +41,22 @@ impl Watch {
                 () = self.sooner.notified() => {}
             }
             self.end_rests();
-            while let Some(key) = self.take_due() {
-                let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            // What is still due then has its turn after that which is done now and then.
+            while tidied_at.elapsed() < TIDY_EVERY
+                && let Some((key, is_first)) = self.take_due()
+            {
                 let watch = self.clone();
+                if is_first {
+                    // Locks that cannot be looked at must not keep others waiting whose leases end.
+                    let permits = first_permits.clone();
+                    tokio::spawn(async move {
+                        let _permit = permits.acquire_owned().await;
+                        watch.look_at(&key).await;
+                        watch.state.lock().view.has_looked(&key);
+                    });
+                    continue;
+                }
+                let Ok(permit) = permits.clone().acquire_owned().await else { return };
                 tokio::spawn(async move {
                     watch.look_at(&key).await;
                     drop(permit);
@@ -72,14 +85,16 @@ impl Watch {
         subscribers.end_rests(boottime(), memory.last());
     }
 
-    /// A lock that is due to be looked at.
-    fn take_due(&self) -> Option<LockKey> {
+    /// A lock that is due to be looked at, and whether nothing is known of it yet.
+    fn take_due(&self) -> Option<(LockKey, bool)> {
         let State { subscribers, view, .. } = &mut *self.state.lock();
-        view.take_due(boottime(), |key| subscribers.wants(key))
+        let key = view.take_due(boottime(), |key| subscribers.wants(key))?;
+        let is_first = view.is_to_be_found(&key);
+        Some((key, is_first))
     }
 
     /// Lists what was held before anybody watched, so that the ends of its leases are told. One list is for all prefixes that are
-    /// due, since to go through what a store holds costs the same for one as for many: so none waits for the others.
+    /// due, since it goes through all that a store holds for one as for many: so none waits for the others.
     pub(super) async fn keep_learning(self: Arc<Self>, mut wakes: mpsc::Receiver<()>) {
         while wakes.recv().await.is_some() {
             let mut due = std::mem::take(&mut self.state.lock().unlearned);
@@ -141,6 +156,9 @@ impl Watch {
 
     fn learn_of(&self, key: &LockKey, lease: &Lease, waiters: u64, asked_at: Duration) {
         let mut state = self.state.lock();
+        if !state.is_local || !state.subscribers.wants(key) {
+            return;
+        }
         let before = state.next_step();
         let news = state.view.learn(key, lease, waiters, asked_at);
         state.publish(key, news);

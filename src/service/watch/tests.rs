@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::super::{AcquireRequest, Outcome};
 use super::*;
 use crate::clock::SystemClock;
-use crate::lock::{Reach, Ttl};
+use crate::lock::{Lease, Reach, Ttl};
 use crate::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use crate::store::{
     Bucket, Heard, Hint, LineSettings, LockStore, PeerBus, Replying, Request, StoreError, Topic,
@@ -98,7 +98,7 @@ impl Reluctant {
     }
 
     /// Holds a lock of which no watcher is told.
-    async fn holds(self: &Arc<Self>, key: LockKey, ttl_ms: u64) {
+    async fn holds(self: &Arc<Self>, key: LockKey, ttl_ms: u64) -> Lease {
         let service = LockService::new(self.clone(), Duration::from_secs(1), Duration::from_secs(60));
         let request = AcquireRequest {
             key,
@@ -109,19 +109,22 @@ impl Reluctant {
             terms: Default::default(),
             tenant: Default::default(),
         };
-        let Outcome::Granted(_, guard, _) = service.acquire(request).await.unwrap().outcome else {
+        let Outcome::Granted(lease, guard, _) = service.acquire(request).await.unwrap().outcome else {
             panic!("it is not granted")
         };
         guard.disarm();
+        lease
     }
 }
 
 impl LockStore for Reluctant {
     fn run<'a>(&'a self, request: &'a Request, deadline: Instant) -> Replying<'a> {
         match request {
-            Request::Inspect(inspect) if inspect.key.as_str().starts_with("bad") => {
-                async { Err(StoreError::Unavailable("it is away".to_owned())) }.boxed()
+            Request::Inspect(inspect) if inspect.key.as_str().starts_with("bad") => async move {
+                tokio::time::sleep_until(deadline).await;
+                Err(StoreError::Unavailable("it is away".to_owned()))
             }
+            .boxed(),
             Request::List(_) => {
                 self.lists.fetch_add(1, Ordering::Relaxed);
                 let list = async move { drop(self.may_list.acquire().await) };
@@ -170,16 +173,18 @@ async fn one_list_is_for_all_who_began_to_watch_meanwhile() {
     assert_eq!(ends.take(100).count(), 50);
 }
 
+/// Each look at one of them takes as long as it may, as at a server that is away.
 #[tokio::test]
 async fn the_end_of_a_lease_is_told_beside_many_locks_that_cannot_be_looked_at() {
     let store = Reluctant::new();
-    store.holds(key("good"), 3_000).await;
     let watch = Watch::new(MeteredStore::new(store.clone()), Duration::from_secs(1));
     let mut open = Vec::new();
-    for n in 0..100 {
+    for n in 0..1_000 {
         open.push(watching_wanted(&watch, Wanted::key(key(&format!("bad{n}"))), None).await);
     }
     let mut good = watching_wanted(&watch, Wanted::key(key("good")), None).await;
+    let lease = store.holds(key("good"), 1_500).await;
+    watch.tell(&key("good"), || Doing::Granted(lease));
     let is_end = |told: &Arc<Told>| matches!(told.news, News::Expired(_));
     while !next(&mut good).await.iter().any(is_end) {}
 }

@@ -3,6 +3,7 @@
 //! lease, so that is looked for.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::mem;
 use std::time::Duration;
 
 use self::known::{AFTER_END, Known, LINE_SETTLES, LockPhase, REMEMBERED};
@@ -193,6 +194,16 @@ impl View {
         self.set_timer(key, since);
     }
 
+    /// Whether readers rely on a look at a lock of which nothing is known.
+    pub(super) fn is_to_be_found(&self, key: &LockKey) -> bool {
+        self.locks.get(key).is_some_and(Known::is_to_be_found)
+    }
+
+    /// Such a look is over.
+    pub(super) fn has_looked(&mut self, key: &LockKey) {
+        self.locks.get_mut(key).into_iter().for_each(|known| known.is_looked_at = false);
+    }
+
     /// Since when readers rely on a look that was asked at this time, and is here: so they do no more.
     pub(super) fn take_relied(&mut self, key: &LockKey, asked_at: Duration) -> Option<Duration> {
         self.locks.get_mut(key)?.relied_on_since.take_if(|since| *since <= asked_at)
@@ -246,9 +257,12 @@ impl View {
                 self.locks.remove(&key);
                 continue;
             }
+            let is_looked_at = known.is_to_be_found() && mem::replace(&mut known.is_looked_at, true);
             // Unless the look finds something else.
             self.set_timer(&key, now + LOOK_AGAIN);
-            return Some(key);
+            if !is_looked_at {
+                return Some(key);
+            }
         }
         None
     }

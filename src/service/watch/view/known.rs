@@ -39,6 +39,8 @@ pub(super) struct Known {
     pub(super) line_lasts_until: Option<Duration>,
     /// Since when readers rely on a look that is not here yet.
     pub(super) relied_on_since: Option<Duration>,
+    /// Whether such a look is under way, or waits for its turn.
+    pub(super) is_looked_at: bool,
     /// When somebody looks at it next, unless its last grant is over.
     pub(super) looks_at: Option<Duration>,
     /// Whether it stands among those that are over.
@@ -54,6 +56,10 @@ pub(super) enum LockPhase {
 }
 
 impl Known {
+    pub(super) fn is_to_be_found(&self) -> bool {
+        self.relied_on_since.is_some() && self.fence.is_none()
+    }
+
     pub(super) fn new(now: Duration, doubted_at: Option<Duration>) -> Self {
         Self {
             fence: None,
@@ -68,6 +74,7 @@ impl Known {
             line_settles_at: None,
             line_lasts_until: None,
             relied_on_since: None,
+            is_looked_at: false,
             looks_at: None,
             is_listed: false,
         }
