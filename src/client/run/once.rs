@@ -88,7 +88,7 @@ impl CommandOutput {
         };
         tokio::select! {
             biased;
-            _ = signals.next() => Ok(()),
+            _ = signals.next_or_stop() => Ok(()),
             printed = printing => match printed {
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unprinted(error)),
                 _ => Ok(()),

@@ -70,8 +70,14 @@ impl Signals {
         Ok(())
     }
 
-    /// One that is to be passed on. If the terminal stops us when the command has ended, there is none to stop with any more.
+    /// One that is to be passed on.
     pub(crate) async fn next(&mut self) -> Signal {
+        next_of(&mut self.passed_on).await
+    }
+
+    /// The same when gateways have been told all. If the terminal stops us, or has since the command ended, there is none to stop
+    /// with any more.
+    pub(super) async fn next_or_stop(&mut self) -> Signal {
         loop {
             tokio::select! {
                 biased;

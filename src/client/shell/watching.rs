@@ -1,5 +1,6 @@
 //! `fencepost watch`: what happens to locks, as it happens, for as long as somebody reads it.
 
+use std::collections::HashMap;
 use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
@@ -35,17 +36,28 @@ async fn follow(settings: &ListSettings) -> Result<u8, CommandFailure> {
     let ListSettings { gateways, prefix, json } = settings;
     let mut gateways = Gateways::new(gateways, None, None)?;
     let (mut last, mut has_begun) = (None::<String>, false);
-    let mut tries = AskTries::new(&gateways);
+    let (mut tries, mut told) = (AskTries::new(&gateways), HashMap::new());
     loop {
         let (number, gateway) = gateways.next();
         let (asked_at, patience) = (boottime(), gateways.answer_may_take());
         let events = gateway.events(prefix, last.as_deref(), patience).await;
         gateways.note_stop(asked_at, patience);
         let trouble = match events {
-            Err(no_answer) => no_answer,
+            Err(no_answer) => {
+                // It would be waited for without a word.
+                if let NoDecision::NotNow(trouble) = &no_answer
+                    && has_begun
+                    && trouble.is_lasting
+                    && told.insert(number, trouble.reason.clone()).as_ref() != Some(&trouble.reason)
+                {
+                    say(&format!("{}: {}", gateways.name(number), trouble.reason));
+                }
+                no_answer
+            }
             Ok(mut events) => {
                 gateways.answered(number);
                 has_begun = true;
+                told.clear();
                 let began_at = boottime();
                 let trouble = loop {
                     let event = match events.next().await {

@@ -163,11 +163,15 @@ int main(void) {
     pid_t maker = fork();
     if (maker == 0) {
         for (int n = 0; n < 3000; n++)
-            if (fork() == 0)
-                for (;;) pause();
+            switch (fork()) {
+            case -1: _exit(1);
+            case 0: alarm(60); for (;;) pause();
+            }
         _exit(0);
     }
-    waitpid(maker, 0, 0);
+    int status;
+    waitpid(maker, &status, 0);
+    if (status != 0) return 1;
     time_t end = time(0) + 20;
     for (int n = 0; n < 6; n++)
         if (fork() == 0) {

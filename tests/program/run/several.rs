@@ -95,7 +95,7 @@ const OUT_OF_PLACE: [Answer; 2] = [
     (Duration::ZERO, 401, r#"{"type":"/problems/missing-api-key","detail":"no key"}"#),
 ];
 const SHORT_GRANT: Answer =
-    (Duration::ZERO, 201, r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":3000,"expires_at":""}"#);
+    (Duration::ZERO, 201, r#"{"key":"k","token":"t","fencing_token":1,"ttl_ms":6000,"expires_at":""}"#);
 
 /// A gateway that says this, and one that is away.
 async fn one_beside_one_that_is_away(answers: &[Answer]) -> (Recorder, Scene) {
@@ -112,7 +112,7 @@ fn recorded(recorder: &Recorder, method: &str) -> usize {
 async fn one_that_is_out_of_place_for_a_moment_is_asked_to_renew_again_while_the_others_are_away() {
     for answer in OUT_OF_PLACE {
         let (recorder, scene) = one_beside_one_that_is_away(&[SHORT_GRANT, answer]).await;
-        let running = scene.start_script(&["--ttl", "3s"], RUNS_UNTIL_OVER);
+        let running = scene.start_script(&["--ttl", "6s"], RUNS_UNTIL_OVER);
         eventually("it is asked again", async || recorded(&recorder, "PATCH") >= 2).await;
         std::fs::write(scene.path("over"), "").unwrap();
         running.end().await.expect_silent(8);
@@ -125,7 +125,7 @@ async fn one_that_did_not_renew_is_asked_to_release_what_was_lost() {
     for answer in OUT_OF_PLACE {
         let answers = [&[SHORT_GRANT][..], &[answer; 50]].concat();
         let (recorder, scene) = one_beside_one_that_is_away(&answers).await;
-        scene.run_script(&["--ttl", "3s"], RUNS_UNTIL_OVER).await.expect_line(76, &["could not be renewed"]);
+        scene.run_script(&["--ttl", "6s"], RUNS_UNTIL_OVER).await.expect_line(76, &["could not be renewed"]);
         assert_eq!(recorded(&recorder, "DELETE"), 1);
         // Too many wrong keys would shut out others.
         assert!(answer.1 == 0 || (2..7).contains(&recorded(&recorder, "PATCH")), "{:?}", recorder.requests());

@@ -295,7 +295,6 @@ async fn control_z_stops_the_command_too_where_it_is_not_in_the_foreground() {
     person.sees("\nstatus 130").await;
 }
 
-/// In front of a pager, it is the pager that reads keys, until the command asks for the terminal.
 /// All that is left is to print, and its reader has stopped.
 #[tokio::test(flavor = "multi_thread")]
 async fn control_z_stops_once_also_when_its_command_has_ended() {
@@ -333,6 +332,7 @@ async fn a_run_that_waits_at_a_terminal_that_takes_no_more_hears_sigterm_all_the
     assert_eq!(waiters(&client).await, 0);
 }
 
+/// In front of a pager, it is the pager that reads keys, until the command asks for the terminal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_in_a_pipe_gets_the_terminal_when_it_wants_it() {
     let (_gateway, scene, mut person) = at_a_shell().await;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use kit::proxy::{Fate, Framing, Progress};
 use kit::{Gateway, KeysFile, Proxy, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use super::door::Door;
 use crate::run::kit::Scene;
@@ -103,18 +105,29 @@ async fn a_watch_goes_on_when_its_gateway_is_back() {
     let mut gateway = Gateway::on_file(&file, &[]).await;
     let address = gateway.address.to_string();
     door.scene = Scene::on(&gateway);
-    let watching = door.start("exec \"$F\" watch >seen");
+    let watching = door.start("exec \"$F\" watch >seen 2>said");
     door.scene.says("seen", "resync").await;
     gateway.kill();
     drop(gateway);
+    // It might stay for ever.
+    let other = TcpListener::bind(&address).await.unwrap();
+    let other = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = other.accept().await {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(b"\x15\x03\x03\x00\x02\x02\x46").await;
+        }
+    });
+    door.scene.says("said", "what answers at this port is not HTTP").await;
+    other.abort();
+    assert!(other.await.unwrap_err().is_cancelled());
     let gateway = Gateway::on_file(&file, &["--listen", &address]).await;
     let resyncs = || door.scene.read("seen").matches("resync").count();
     eventually("it looks again", async || resyncs() == 2).await;
     door.acquire("k --ttl 5m").await;
     door.scene.says("seen", "granted").await;
     watching.signal("TERM");
-    let ended = watching.end().await;
-    assert!(ended.stderr.contains("looking for a gateway"), "{ended:?}");
+    watching.end().await;
+    assert!(door.scene.read("said").contains("looking for a gateway"));
     drop(gateway);
 }
 
