@@ -51,8 +51,11 @@ impl Watch {
                     let permits = first_permits.clone();
                     tokio::spawn(async move {
                         let _permit = permits.acquire_owned().await;
-                        watch.look_at(&key).await;
-                        watch.state.lock().view.has_looked(&key);
+                        let is_answered = watch.look_at(&key).await;
+                        let mut state = watch.state.lock();
+                        let before = state.next_step();
+                        state.view.has_looked(&key, is_answered.then(boottime));
+                        watch.look_sooner(&state, before);
                     });
                     continue;
                 }
@@ -165,13 +168,14 @@ impl Watch {
         self.look_sooner(&state, before);
     }
 
-    async fn look_at(&self, key: &LockKey) {
+    /// Looks at a lock; whether the store has answered.
+    async fn look_at(&self, key: &LockKey) -> bool {
         let asked_at = boottime();
         // One that fails is repeated.
-        let Ok(seen) = self.inspect(key).await else { return };
+        let Ok(seen) = self.inspect(key).await else { return false };
         let mut state = self.state.lock();
         if !state.is_local {
-            return;
+            return true;
         }
         let before = state.next_step();
         let relied_since = state.view.take_relied(key, asked_at);
@@ -188,6 +192,7 @@ impl Watch {
         if let Some(since) = relied_since {
             self.has_learned(&Selection::Key(key.clone()), since);
         }
+        true
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Inspected, StoreError> {

@@ -73,6 +73,7 @@ impl View {
                 vec![News::Broken(*number)]
             }
             Doing::Line => {
+                known.has_line_changed = true;
                 known.line_settles_at.get_or_insert(now + LINE_SETTLES);
                 Vec::new()
             }
@@ -167,8 +168,7 @@ impl View {
     pub(super) fn learn(&mut self, key: &LockKey, lease: &Lease, waiters: u64, now: Duration) -> Vec<News> {
         self.change(key, now, |known| {
             // If the line has changed since readers looked, they may know another number, also of a lock that was not known here.
-            let has_changed = known.line_settles_at.is_some();
-            let is_news = has_changed || known.fence.is_some() && known.waiters != waiters;
+            let is_news = known.has_line_changed || known.fence.is_some() && known.waiters != waiters;
             let mut news: Vec<_> = is_news.then_some(News::Waiting(waiters)).into_iter().collect();
             if lease.slot.is_some() {
                 // The end of one of its grants may have been told as that of the lock.
@@ -199,9 +199,14 @@ impl View {
         self.locks.get(key).is_some_and(Known::is_to_be_found)
     }
 
-    /// Such a look is over.
-    pub(super) fn has_looked(&mut self, key: &LockKey) {
-        self.locks.get_mut(key).into_iter().for_each(|known| known.is_looked_at = false);
+    /// Such a look is over, and at this time it was answered: what came while it was under way may not be in it.
+    pub(super) fn has_looked(&mut self, key: &LockKey, answered_at: Option<Duration>) {
+        let Some(known) = self.locks.get_mut(key) else { return };
+        known.is_looked_at = false;
+        let looks_again = mem::take(&mut known.looks_again);
+        if let Some(now) = answered_at.filter(|_| looks_again) {
+            self.set_timer(key, now);
+        }
     }
 
     /// Since when readers rely on a look that was asked at this time, and is here: so they do no more.
@@ -258,6 +263,7 @@ impl View {
                 continue;
             }
             let is_looked_at = known.is_to_be_found() && mem::replace(&mut known.is_looked_at, true);
+            known.looks_again |= is_looked_at;
             // Unless the look finds something else.
             self.set_timer(&key, now + LOOK_AGAIN);
             if !is_looked_at {

@@ -35,12 +35,16 @@ pub(super) struct Known {
     /// How many wait, as was told last.
     pub(super) waiters: u64,
     pub(super) line_settles_at: Option<Duration>,
+    /// Whether it was told of since it was seen last.
+    pub(super) has_line_changed: bool,
     /// When the line is looked at again although nothing was heard of it, while clients wait.
     pub(super) line_lasts_until: Option<Duration>,
     /// Since when readers rely on a look that is not here yet.
     pub(super) relied_on_since: Option<Duration>,
     /// Whether such a look is under way, or waits for its turn.
     pub(super) is_looked_at: bool,
+    /// Whether another one was due meanwhile.
+    pub(super) looks_again: bool,
     /// When somebody looks at it next, unless its last grant is over.
     pub(super) looks_at: Option<Duration>,
     /// Whether it stands among those that are over.
@@ -72,9 +76,11 @@ impl Known {
             is_told: false,
             waiters: 0,
             line_settles_at: None,
+            has_line_changed: false,
             line_lasts_until: None,
             relied_on_since: None,
             is_looked_at: false,
+            looks_again: false,
             looks_at: None,
             is_listed: false,
         }
@@ -149,6 +155,7 @@ impl Known {
     }
 
     pub(super) fn see_line(&mut self, waiters: u64, now: Duration) {
+        self.has_line_changed = false;
         self.waiters = waiters;
         self.line_lasts_until = (waiters > 0).then_some(now + LINE_LASTS);
     }
