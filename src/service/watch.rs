@@ -318,9 +318,9 @@ impl Watch {
     async fn turn_off_unless_watched(&self) -> bool {
         let mut is_on = self.is_on.lock().await;
         let mut state = self.state.lock();
-        let State { subscribers, unlearned, .. } = &mut *state;
-        unlearned.retain(|prefix, _| subscribers.follows(&Selection::Prefix(prefix.clone()), boottime()));
-        if !state.subscribers.tidy(boottime()) && !self.is_closed.load(Ordering::Acquire) {
+        let (now, State { subscribers, unlearned, .. }) = (boottime(), &mut *state);
+        unlearned.retain(|prefix, _| subscribers.follows(&Selection::Prefix(prefix.clone()), now));
+        if !subscribers.tidy(now) && !self.is_closed.load(Ordering::Acquire) {
             return false;
         }
         self.turn_off(&mut is_on, &mut state);

@@ -12,6 +12,16 @@ fn limited(file: &mut KeysFile, most: usize) -> String {
     file.add("limited", &format!("{ALL}\nmax_locks = {most}"))
 }
 
+/// With the keys that were written.
+async fn gateway_on(redis: &RedisServer, file: &KeysFile) -> Gateway {
+    let [flag, path] = file.flag();
+    Gateway::on_redis(redis, &[flag.as_str(), &path]).await
+}
+
+async fn two_gateways(redis: &RedisServer, file: &KeysFile) -> [Gateway; 2] {
+    [gateway_on(redis, file).await, gateway_on(redis, file).await]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_has_so_many_locks_and_no_more_until_one_has_ended() {
     let mut file = KeysFile::new();
@@ -148,8 +158,7 @@ async fn those_who_would_wait_take_no_more_free_locks_at_once_than_others() {
     let mut file = KeysFile::new();
     let key = limited(&mut file, 5);
     file.write();
-    let flag = file.flag();
-    let gateway = Gateway::on_redis(&redis, &[flag[0].as_str(), &flag[1]]).await;
+    let gateway = gateway_on(&redis, &file).await;
     let client = Client::new(gateway.address);
     let put = |n| client.put(&format!("/locks/{n}?ttl=1h&wait=1s")).key(&key).send();
     let mut answers = futures_util::future::join_all((0..100).map(put)).await;
@@ -167,10 +176,8 @@ async fn locks_that_another_gateway_granted_are_confirmed_and_those_that_it_rele
     let mut file = KeysFile::new();
     let key = limited(&mut file, 4);
     file.write();
-    let flag = file.flag();
-    let flags = [flag[0].as_str(), &flag[1]];
-    let (here, there) = (Gateway::on_redis(&redis, &flags).await, Gateway::on_redis(&redis, &flags).await);
-    let (here, there) = (Client::new(here.address), Client::new(there.address));
+    let gateways = two_gateways(&redis, &file).await;
+    let [here, there] = gateways.each_ref().map(|gateway| Client::new(gateway.address));
     let (elsewhere, server_made) = (fresh_token(), there.put("/locks/y?ttl=1h").key(&key).send().await);
     there.put("/locks/x?ttl=1h").key(&key).token(&elsewhere).send().await.expect(201);
     let mut tokens = Vec::new();
@@ -200,10 +207,8 @@ async fn slots_that_another_gateway_released_make_room_however_many_share_the_lo
     let mut file = KeysFile::new();
     let (key, other) = (limited(&mut file, 8), file.add("other", ALL));
     file.write();
-    let flag = file.flag();
-    let flags = [flag[0].as_str(), &flag[1]];
-    let gateways = (Gateway::on_redis(&redis, &flags).await, Gateway::on_redis(&redis, &flags).await);
-    let (here, there) = (Client::new(gateways.0.address), Client::new(gateways.1.address));
+    let gateways = two_gateways(&redis, &file).await;
+    let [here, there] = gateways.each_ref().map(|gateway| Client::new(gateway.address));
     for _ in 0..110 {
         there.put("/locks/m?slots=1000&ttl=1h").key(&other).send().await.expect(201);
     }
@@ -232,10 +237,8 @@ async fn a_lock_that_cannot_be_looked_at_keeps_no_other_from_making_room() {
     let mut file = KeysFile::new();
     let key = limited(&mut file, 4);
     file.write();
-    let flag = file.flag();
-    let flags = [flag[0].as_str(), &flag[1]];
-    let gateways = (Gateway::on_redis(&redis, &flags).await, Gateway::on_redis(&redis, &flags).await);
-    let (here, there) = (Client::new(gateways.0.address), Client::new(gateways.1.address));
+    let gateways = two_gateways(&redis, &file).await;
+    let [here, there] = gateways.each_ref().map(|gateway| Client::new(gateway.address));
     here.put("/locks/a?ttl=1h").key(&key).send().await.expect(201);
     let _: () = redis.command(&["SET", "fencepost:{0}:lock:a", "?garbage", "PX", "3600000"]).await;
     let mut held = Vec::new();
@@ -279,10 +282,8 @@ async fn a_lock_that_is_kept_counts_however_often_its_token_is_shown() {
     let mut file = KeysFile::new();
     let (key, other) = (limited(&mut file, 1), file.add("other", ALL));
     file.write();
-    let flag = file.flag();
-    let flags = [flag[0].as_str(), &flag[1]];
-    let gateways = (Gateway::on_redis(&redis, &flags).await, Gateway::on_redis(&redis, &flags).await);
-    let (here, there) = (Client::new(gateways.0.address), Client::new(gateways.1.address));
+    let gateways = two_gateways(&redis, &file).await;
+    let [here, there] = gateways.each_ref().map(|gateway| Client::new(gateway.address));
     for (lock, releases) in [("again", [&here, &here]), ("elsewhere", [&there, &here])] {
         let (path, token) = (format!("/locks/{lock}"), fresh_token());
         here.put(&format!("{path}?ttl=1h&min_hold=1h")).key(&key).token(&token).send().await.expect(201);
@@ -312,8 +313,7 @@ async fn renewals_that_are_overtaken_by_the_grant_of_their_token_uncount_nothing
     let mut file = KeysFile::new();
     let key = limited(&mut file, MOST);
     file.write();
-    let flag = file.flag();
-    let gateway = Gateway::on_redis(&redis, &[flag[0].as_str(), &flag[1]]).await;
+    let gateway = gateway_on(&redis, &file).await;
     let client = Client::new(gateway.address);
     let mut held = Vec::new();
     for n in 0..600 {
