@@ -27,6 +27,7 @@ on_each_gateway!(
     what_locks_of_the_handler_raise_is_a_failure_of_the_handler,
     nobody_is_not_served,
     what_a_provider_declines_is_told_again,
+    a_request_with_two_keys_is_refused,
 );
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -297,6 +298,15 @@ async fn what_a_provider_declines_is_told_again(scene: Scene) {
             assert_eq!((answer.status, answer.is_replayed), (402, is_replayed), "{framework:?}: {answer:?}");
             assert_eq!(answer.body["detail"], "declined");
         }
+    }
+}
+
+async fn a_request_with_two_keys_is_refused(scene: Scene) {
+    for framework in FRAMEWORKS {
+        let provider = Provider::start().await;
+        let server = Server::start(framework, &scene, &provider, None).await;
+        server.is_told("one\r\nIdempotency-Key: another", "1999", 400, "one Idempotency-Key").await;
+        assert_eq!(provider.charges(), 0, "{framework:?}");
     }
 }
 
