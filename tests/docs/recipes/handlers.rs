@@ -81,6 +81,26 @@ app.post("/late/:how", express.urlencoded(keepBody), idempotent(locks, { userOf 
 app.use((error, request, response, next) => error.isOwn ? response.status(400).json({ is: "wrong" }) : next(error));
 "#;
 
+/// Handlers whose answer breaks off.
+pub const BROKEN_HANDLERS: &str = r#"
+import { Readable, pipeline } from "node:stream";
+const fails = (more) => Object.assign(new Error("in the middle"), { status: 402, ...more });
+const failing = async function* () { yield "more"; throw fails(); };
+const broken = {
+  thrown: () => { throw fails(); },
+  own: () => { throw fails({ isOwn: true }); },
+  next: (response, next) => next(fails()),
+  answered: (response) => response.status(402).json({ is: "declined" }),
+  piped: (response) => pipeline(Readable.from(failing()), response, () => {}),
+  left: (response) => response.destroy(),
+};
+app.post("/broken/:how", idempotent(locks, { userOf }), (request, response, next) => {
+  response.status(200).write("half");
+  return broken[request.params.how](response, next);
+});
+app.use((error, request, response, next) => error.isOwn ? response.status(402).json({ is: "declined" }) : next(error));
+"#;
+
 /// A handler that is busy, behind a middleware that says something of each answer.
 pub const BUSY_HANDLER: &str = r#"
 app.use((request, response, next) => next(response.location("/before") && undefined));

@@ -3,7 +3,9 @@
 use tokio::process::Command;
 
 use super::{Framework, Server};
-use crate::recipes::handlers::{BUSY_HANDLER, HEADERS, LATE_HANDLERS, MORE_HANDLERS, STATUSES, UNSET, USERS};
+use crate::recipes::handlers::{
+    BROKEN_HANDLERS, BUSY_HANDLER, HEADERS, LATE_HANDLERS, MORE_HANDLERS, STATUSES, UNSET, USERS,
+};
 use crate::recipes::provider::Provider;
 use crate::recipes::{Scene, on_each_gateway};
 use kit::eventually;
@@ -11,6 +13,7 @@ use kit::eventually;
 on_each_gateway!(
     handlers_of_express_may_answer_in_parts_and_parse_bodies_in_other_ways,
     what_runs_after_the_answer_of_express_does_not_change_it,
+    an_answer_of_express_that_breaks_off_is_not_known_and_not_stored,
     the_first_answer_of_express_and_its_repetition_have_the_headers_that_the_handler_said,
     a_409_of_express_is_not_stored_and_a_refusal_keeps_what_was_set_before,
     an_answer_of_express_that_is_too_long_is_repeated_without_its_body_and_says_so,
@@ -64,6 +67,18 @@ async fn what_runs_after_the_answer_of_express_does_not_change_it(scene: Scene) 
         for round in ["first", "repeated"] {
             let said = post(&server, &format!("late/{how}"), "").await;
             assert_eq!(said, "{\"receipt\":\"ch_1\"}\n/x 201", "{how}, {round}");
+        }
+    }
+}
+
+/// The page of the error would follow the half, with a length of its own, and a 4xx would be told for a day.
+async fn an_answer_of_express_that_breaks_off_is_not_known_and_not_stored(scene: Scene) {
+    let server = express(&scene, BROKEN_HANDLERS).await;
+    for how in ["thrown", "own", "next", "answered", "piped", "left"] {
+        for status in [503, 500] {
+            let said = post(&server, &format!("broken/{how}"), "").await;
+            let whole = format!("{{\"detail\":\"it is not known whether this was done\"}}\n {status}");
+            assert_eq!(said, whole, "{how}");
         }
     }
 }
