@@ -33,7 +33,7 @@ export interface Lease<Token = number> {
   readonly fencingTokens: { readonly [key: string]: number };
   readonly slot?: number;
   readonly endsAt: number;
-  /** Aborts when the lease is over, also by its release. */
+  /** In `hold` and `once`, it aborts when the lease is over. After `acquire`, only when `renew` or `release` ends it. */
   readonly signal: AbortSignal;
   check(): void;
 }

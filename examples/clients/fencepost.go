@@ -287,15 +287,15 @@ func (c *Client) leave(lease *Lease, isClean bool) error {
 }
 
 // Renew lengthens a lease to this time from now on.
-func (c *Client) Renew(ctx context.Context, lease *Lease, ttl time.Duration) error {
-	return c.each(ctx, "PATCH", lease, url.Values{"ttl": {inMs(ttl)}}, lease.EndsAt())
+func (c *Client) Renew(ctx context.Context, lease *Lease, ttl time.Duration) (failed error) {
+	if failed = c.each(ctx, "PATCH", lease, url.Values{"ttl": {inMs(ttl)}}, lease.EndsAt()); errors.Is(failed, ErrLost) {
+		lease.end()
+	}
+	return failed
 }
 
 // The same of each lock. One that fails keeps none of the others from it.
 func (c *Client) each(ctx context.Context, method string, l *Lease, query url.Values, until time.Time) (failed error) {
-	if len(l.Keys) == 1 {
-		return c.call(ctx, method, l, query, until, time.Time{}, false)
-	}
 	var endsAt time.Time
 	for _, key := range l.Keys {
 		one := &Lease{Key: key, Keys: []string{key}, Token: l.Token, record: l.record}
@@ -370,9 +370,9 @@ func (c *Client) renews(ctx context.Context, lease *Lease) (context.Context, fun
 			case <-renewing.Done():
 			case <-time.After(least(lease.ttl/3, time.Until(lease.EndsAt()))):
 				inTime, over := context.WithDeadline(renewing, lease.EndsAt())
-				err := c.Renew(inTime, lease, lease.ttl)
+				_ = c.Renew(inTime, lease, lease.ttl)
 				over()
-				if renewing.Err() == nil && (errors.Is(err, ErrLost) || lease.Check() != nil) {
+				if renewing.Err() == nil && lease.Check() != nil {
 					lease.end()
 					stop()
 				}

@@ -92,10 +92,11 @@ function check(times) { // No comparison with NaN is true, so with it no wait wo
 const inTimer = (ms) => Math.min(ms, 2 ** 31 - 1); // Node makes 1 ms of more.
 const pause = (ms, signal) => timers.setTimeout(inTimer(ms), undefined, { signal });
 const now = () => performance.now(); // It stands still while the machine sleeps: then the fencing token protects.
+const over = ({ key, end }, why) => end?.abort(new Lost(`${key}: the lease is over`, why?.problem));
 
 /** Show `fencingToken` to what the lock protects. `endsAt` is by `performance.now()`, and never too late. */
 export class Lease {
-  /** `signal` aborts when the lease is over, and when the `signal` that was given to `hold` or `once` aborts. */
+  /** In `hold` and `once`, `signal` aborts when the lease is over, and when the `signal` that was given aborts. */
   constructor(key, token, ttlMs, grant, sentAt, canceled) {
     const end = new AbortController(), signal = canceled ? AbortSignal.any([end.signal, canceled]) : end.signal;
     setMaxListeners(0, end.signal); // Each renewal of each key is one.
@@ -181,8 +182,12 @@ export class Fencepost {
   async renew(lease, ttlMs = lease.ttlMs ?? 30_000) { // Else for as long as it was taken for.
     check({ ttlMs });
     const query = { ttl: `${Math.round(ttlMs)}ms` }, { key, token, endsAt, path } = lease, signal = lease.end?.signal;
-    const isLost = (error) => { if (error instanceof Lost) throw error; return error; }; // No other failure hides it.
-    const ask = (one) => this.call("PATCH", one, token, endsAt, query, { path, signal }).catch(isLost);
+    const failing = (error) => {
+      if (!(error instanceof Lost)) return error;
+      over(lease, error);
+      throw error; // No other failure hides it.
+    };
+    const ask = (one) => this.call("PATCH", one, token, endsAt, query, { path, signal }).catch(failing);
     const renewed = await Promise.all(each(key).map(ask));
     for (const failed of renewed) if (failed instanceof Error) throw signal?.aborted ? signal.reason : failed;
     lease.endsAt = Math.max(lease.endsAt, Math.min(...renewed.map(([sentAt, grant]) => sentAt + grant.ttl_ms)));
@@ -190,7 +195,7 @@ export class Fencepost {
 
   async release({ key, token, endsAt, end }) { // If the lease is over, the lock is free by itself: one try is enough.
     const isOver = end?.signal.aborted || now() >= endsAt;
-    end?.abort(new Lost(`${key}: the lease is over`)); // Before another can have the lock.
+    over({ key, end }); // Before another can have the lock.
     await this.free(key, token, now() + (isOver ? this.tryForMs : this.retryForMs));
   }
 
@@ -211,17 +216,13 @@ export class Fencepost {
   }
 
   /** Renews until the lease is over. */
-  renews(lease, ttlMs) {
-    const { signal } = lease.end;
-    const keep = async () => {
-      while (!signal.aborted) {
-        await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), signal);
-        let why; if (now() < lease.endsAt) await this.renew(lease, ttlMs).catch((error) => { why = error; });
-        if (signal.aborted || !(why instanceof Lost) && now() < lease.endsAt) continue;
-        lease.end.abort(new Lost(`${lease.key}: the lease is over`, why?.problem));
-      }
-    };
-    keep().catch(() => {}); // It ends so when the work does.
+  async renews(lease, ttlMs) {
+    const { signal } = lease.end, ignore = () => {};
+    while (!signal.aborted) {
+      await pause(Math.max(0, Math.min(ttlMs / 3, lease.endsAt - now())), signal).catch(ignore); // The work may end.
+      if (!signal.aborted && now() < lease.endsAt) await this.renew(lease, ttlMs).catch(ignore);
+      if (now() >= lease.endsAt) over(lease);
+    }
   }
 
   /**
@@ -232,20 +233,19 @@ export class Fencepost {
   async once(key, options, work) {
     const { ttlMs = 30_000 } = options, place = await this.begin(key, crypto.randomUUID(), options);
     if (place.wasReplayed) return place;
-    const over = () => place.end.abort(new Lost(`${key}: the lease is over`));
     this.renews(place, ttlMs);
     let result;
     try {
       result = resultOf(await work(place), place.maxResultBytes);
       return await this.store(place, result, ttlMs);
     } catch (error) {
-      over();
+      over(place);
       const isOpen = !result || error instanceof Refused; // Such as a result that is too large.
       // It is that of one place: work around it that passes it on may have done something.
       const isClean = error instanceof NothingDone && !error.isTold && (error.isTold = true);
       if (isOpen) await this.leave("/once", key, place.token, isClean).catch(() => {});
       throw error;
-    } finally { over(); }
+    } finally { over(place); }
   }
 
   async begin(keys, token, options) {

@@ -201,7 +201,6 @@ class Fencepost:
     def _leave(self, path: str, key: Keys, token: str, is_clean: bool = True) -> None:
         query = {"clean": "true"} if path == "/once" and is_clean else {}
         self._each("DELETE", key, token, now() + self.try_for_s, query, path)
-
     def _each(self, method: str, keys: Keys, token: str, until: float, query: dict[str, str], path: str,
               lease: Lease | None = None) -> list[tuple[float, Any]]:
         said, failed = [], []
@@ -214,6 +213,9 @@ class Fencepost:
         return said
 
     def renew(self, lease: Lease, ttl_s: float | None = None) -> None:  # Else for as long as it was taken for.
+        try: self._lengthen(lease, ttl_s)
+        except Lost: lease.lost.set(); raise
+    def _lengthen(self, lease: Lease, ttl_s: float | None) -> None:
         query = {"ttl": lease.ttl if ttl_s is None else ms("ttl_s", ttl_s)}
         got = self._each("PATCH", lease.key, lease.token, lease.ends_at, query, lease.path, lease)
         lease.ends_at = max(lease.ends_at, min(sent + grant["ttl_ms"] / 1000 for sent, grant in got))
@@ -236,13 +238,11 @@ class Fencepost:
             try:
                 with suppress(unsaid): self.release(lease)
             finally: lease.is_left = True  # Also if a signal's handler raises in there: no renewal goes on.
-
     def _renews(self, lease: Lease, ttl_s: float) -> None:  # In a thread, until the lease is over.
         def keep() -> None:
-            while not lease.lost.wait(min(ttl_s / 3, lease.ends_at - now())):
-                try: lease.check(); self.renew(lease, ttl_s)
-                except Exception as error:  # Also if there is no thread left to ask with.
-                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
+            while not lease.lost.wait(min(ttl_s / 3, lease.ends_at - now())) and not lease.is_over():
+                with suppress(Exception): self.renew(lease, ttl_s)  # Also if there is no thread left to ask with.
+            lease.lost.set()
         threading.Thread(target=keep, daemon=True).start()
 
     def once(self, key: str, work: "Callable[[Place], Result | bytes | str]", ttl_s: float = 30, wait_s: float = 0,

@@ -36,7 +36,7 @@ async def to_the_end(work: Callable[[], T]) -> T:
     return asked.result()
 
 class AsyncLease(Lease):
-    """`await lease.lost.wait()` returns when the lease is lost."""
+    """In `hold` and `once`, `await lease.lost.wait()` returns when the lease is lost. After `acquire`, use `check`."""
     lost: asyncio.Event  # type: ignore[assignment]
 
     def __init__(self, lease: Lease) -> None: vars(self).update(vars(lease), lost=asyncio.Event())
@@ -73,10 +73,11 @@ class AsyncFencepost:
         raise await to_the_end(lambda: self.blocking._unbegun(path, key, token))  # The loop was blocked.
 
     async def renew(self, lease: Lease, ttl_s: float | None = None) -> None:
-        await in_thread(lambda: self.blocking.renew(lease, ttl_s))
+        try: await in_thread(lambda: self.blocking._lengthen(lease, ttl_s))
+        except Lost: lease.lost.set(); raise  # Here, since an event of a task is not to be set in a thread.
 
     async def release(self, lease: Lease) -> None:
-        until = now() + self.blocking._end(lease)  # Here, since an event of a task is not to be set in a thread.
+        until = now() + self.blocking._end(lease)  # Here, for the same reason.
         await to_the_end(lambda: self.blocking._each("DELETE", lease.key, lease.token, until, {}, "/lock"))
 
     @asynccontextmanager
@@ -99,11 +100,10 @@ class AsyncFencepost:
         """Returns what ends it. A shutdown cancels all tasks: another then renews on while the holder works on."""
         holder, keeping = asyncio.current_task(), list[asyncio.Task[None]]()
         async def keep() -> None:
-            while not lease.lost.is_set():
+            while not lease.is_over():
                 await asyncio.sleep(min(ttl_s / 3, lease.ends_at - now()))
-                try: lease.check(); await self.renew(lease, ttl_s)
-                except Exception as error:  # Also if there is no thread left to ask with.
-                    if isinstance(error, Lost) or now() >= lease.ends_at: lease.lost.set()
+                with suppress(Exception):  # Also if there is no thread left to ask with.
+                    lease.check(); await self.renew(lease, ttl_s)
         def ended(task: asyncio.Task[None]) -> None:
             if task.cancelled() and not lease.lost.is_set() and holder and not holder.done(): begin()
             else: lease.lost.set()

@@ -17,7 +17,23 @@ with_each!(
     the_loss_of_a_lease_that_is_shorter_than_asked_is_told_when_it_ends,
     of_several_locks_none_is_left_by_an_answer_that_was_lost,
     an_answer_that_asks_for_a_long_pause_costs_no_lease,
+    after_a_renewal_that_is_told_of_a_loss_the_lease_is_over,
 );
+
+/// Another thread may still look at the lease, while the next holder works.
+async fn after_a_renewal_that_is_told_of_a_loss_the_lease_is_over(kind: Kind) {
+    let scene = Scene::start().await;
+    let mut client = scene.client(kind).await;
+    for wish in ["acquire k 300 0", "both k j 300 0"] {
+        assert!(client.does(wish).await.starts_with("granted "));
+        assert_eq!(client.does("check").await, "held");
+        scene.look.delete("/locks/k?force=true").send().await.expect(204);
+        let next = scene.look.put("/locks/k?ttl=5m").send().await.expect(201).token();
+        assert_eq!(client.does("renew 300").await, "lost");
+        assert_eq!(client.does("check").await, "lost");
+        scene.look.delete("/locks/k").token(&next).send().await.expect(204);
+    }
+}
 
 /// As a proxy says it for the moment in which its gateway is replaced.
 async fn an_answer_that_asks_for_a_long_pause_costs_no_lease(kind: Kind) {
