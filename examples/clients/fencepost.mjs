@@ -90,7 +90,7 @@ function check(times) { // No comparison with NaN is true, so with it no wait wo
   if (wrong) throw new Refused(`${wrong} is a number of milliseconds: not ${typeof times[wrong]} ${times[wrong]}`);
 }
 const inTimer = (ms) => Math.min(ms, 2 ** 31 - 1); // Node makes 1 ms of more.
-const pause = (ms, signal) => timers.setTimeout(inTimer(ms), undefined, { signal });
+const pause = (ms, signal) => timers.setTimeout(inTimer(ms), null, { signal }).catch(() => signal.throwIfAborted());
 const now = () => performance.now(); // It stands still while the machine sleeps: then the fencing token protects.
 const over = ({ key, end }, why) => end?.abort(new Lost(`${key}: the lease is over`, why?.problem));
 

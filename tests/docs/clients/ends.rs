@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::answers::Pretender;
+use super::answers::{Pretender, answer};
 use super::workshop::{self, Kind, root};
 use super::{Scene, answered, gateway, guarded_gateway, url};
 use kit::proxy::{Fate, Framing, Gate, Progress};
@@ -297,6 +297,17 @@ async fn in_javascript_times_may_be_longer_than_a_timer() {
     assert_eq!(said_by_node(code, &url(&gateway)).await, "");
     eventually("it is released", async || answered(&gateway, "DELETE") == [204]).await;
     assert!(answered(&gateway, "PATCH").is_empty());
+}
+
+/// As it does where it comes during a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_javascript_a_signal_gives_its_reason_also_in_a_pause() {
+    let busy = answer("503 Service Unavailable", "").replace("connection", "retry-after: 30\r\nconnection");
+    let gateway = Pretender::start(move |_| busy.clone()).await;
+    let code = "import { Fencepost } from './fencepost.mjs';\n\
+        const options = { signal: AbortSignal.timeout(1000) };\n\
+        await new Fencepost().acquire('k', options).catch((error) => console.log(error.name));\n";
+    assert_eq!(said_by_node(code, &gateway.url).await, "TimeoutError");
 }
 
 #[tokio::test(flavor = "multi_thread")]
