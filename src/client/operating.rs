@@ -178,7 +178,13 @@ impl Gateway {
         patience: Duration,
     ) -> Result<RenewAnswer, NoDecision> {
         let reply = self.ask_to_renew(ttl, patience).await?;
-        reply.renewal().ok_or_else(|| reply.undecided())
+        match reply.renewal() {
+            // It was under way for longer than the lease. Only another answer tells whether that lasts.
+            Some(RenewAnswer::Held(held)) if held.ends_at <= boottime() => {
+                Err(Trouble::without_answer("the answer came when the lease was over").into())
+            }
+            answer => answer.ok_or_else(|| reply.undecided()),
+        }
     }
 
     /// The same of a release.

@@ -1,6 +1,7 @@
 //! `fencepost acquire`, `renew` and `release`: a lock for a script.
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use kit::proxy::{Fate, Framing, Progress};
 use kit::{Proxy, eventually};
@@ -137,6 +138,26 @@ async fn a_renewal_without_an_answer_says_that_the_lease_may_be_over() {
     let ended = door.pipe_with(&token, "renew k --gateway-wait 0s").await;
     let ended = ended.expect_line(69, &["connection refused", over]);
     assert!(!ended.stderr.contains("longer"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_whose_answer_comes_after_the_lease_is_none() {
+    let mut door = Door::plain().await;
+    let proxy = Proxy::start(door.gateway.address.port(), Framing::Chunks).await;
+    let direct = std::mem::replace(&mut door.scene, Scene::at(proxy.url()));
+    let late = || Fate::late_answer(Duration::from_secs(4));
+    let renew = "renew k --ttl 3s";
+    let (token, _) = door.acquire("k --ttl 3s").await;
+    let mut passage = proxy.expect("PATCH", late());
+    door.pipe_with(&token, renew).await.expect_line(76, &["is not held any more"]);
+    passage.reaches(Progress::Answered).await;
+    // Another gateway, or a later try, may still have it.
+    let (token, _) = door.acquire("k --ttl 3s").await;
+    proxy.set_policy(move |_| late());
+    let ended = door.pipe_with(&token, &format!("{renew} --gateway-wait 0s")).await;
+    ended.expect_line(69, &["the answer came when the lease was over", "it may be over by now"]);
+    door.scene = direct;
+    door.pipe_with(&token, renew).await.expect_line(76, &["is not held any more"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
