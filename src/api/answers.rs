@@ -75,7 +75,8 @@ pub(super) struct HolderView {
     /// What is left of the lease, in milliseconds.
     #[schema(minimum = 0)]
     expires_in_ms: u64,
-    /// True if the lock was released, and `min_hold` keeps it taken until `expires_at`. Then it has no holder.
+    /// True if the lock was released, and `min_hold` keeps it taken until `expires_at`. Then it has no holder. Where several hold
+    /// it by slots, that is said of this slot alone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     released: bool,
@@ -104,7 +105,7 @@ pub(super) struct LockView<'a> {
     #[schema(value_type = bool, required = false)]
     yours: Option<bool>,
     /// How many hold the lock, where it is held by slots. The other fields are those of your own grant, or else of the one that
-    /// ends first; but `slots` is the smallest number that any of them has said.
+    /// ends first and was not released; but `slots` is the smallest number that any of them has said.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, value_type = u64, required = false)]
     held: Option<u64>,
@@ -128,7 +129,11 @@ pub(super) struct LockList<'a> {
 impl<'a> LockView<'a> {
     pub(super) fn of(listed: &'a Listed) -> Self {
         let Listed { key, lease, waiters } = listed;
-        let holder = HolderView { slot: None, slots: None, ..HolderView::of(lease) };
+        let mut holder = HolderView { slot: None, slots: None, ..HolderView::of(lease) };
+        // Others may hold the lock beside a slot that is only kept.
+        if lease.slot.is_some() && lease.is_released {
+            (holder.owner, holder.released) = (None, false);
+        }
         Self { key: key.as_str(), holder, waiters: *waiters, yours: None, held: None, holders: None }
     }
 }
@@ -204,7 +209,10 @@ pub(super) fn lock(
     sharing: Option<Sharing<Vec<Lease>>>,
     with_holders: bool,
 ) -> Response {
-    let mut holder = HolderView::of(lease);
+    // Who holds a slot comes before a slot that is only kept.
+    let mut others = sharing.iter().filter(|_| yours != Some(true)).flat_map(|sharing| &sharing.holders);
+    let lease = others.find(|other| !other.is_released).unwrap_or(lease);
+    let (mut holder, fencing_token) = (HolderView::of(lease), lease.fencing_token);
     holder.slot = holder.slot.filter(|_| yours == Some(true));
     holder.slots = sharing.as_ref().map(|sharing| sharing.slots.get());
     let held = sharing.as_ref().map(|sharing| sharing.held);
@@ -212,7 +220,7 @@ pub(super) fn lock(
     let holders = holders.map(|sharing| sharing.holders.iter().map(HolderView::of).collect());
     let view = LockView { key: key.as_str(), holder, waiters, yours, held, holders };
     let mut response = json(StatusCode::OK, JSON, &view);
-    insert_fencing_token(&mut response, lease.fencing_token);
+    insert_fencing_token(&mut response, fencing_token);
     response
 }
 

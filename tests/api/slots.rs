@@ -76,6 +76,38 @@ async fn who_holds_it_is_told_once_and_by_name_if_asked_for() {
     .await;
 }
 
+/// A slot that was released, and is kept for its `min_hold`, says nothing of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_which_one_slot_was_released_is_not_told_as_released() {
+    each_store(async |client| {
+        let tokens = [(); 2].map(|()| fresh_token());
+        client
+            .put("/locks/k?ttl=30s&min_hold=30s&slots=3&owner=a")
+            .token(&tokens[0])
+            .send()
+            .await
+            .expect(201);
+        client.put("/locks/k?ttl=10m&slots=3&owner=b").token(&tokens[1]).send().await.expect(201);
+        client.delete("/locks/k").token(&tokens[0]).send().await.expect(204);
+        for form in ["/locks/k", "/lock?key=k"] {
+            let seen = client.get(form).send().await.expect(200).json();
+            assert_eq!((&seen["owner"], &seen["held"]), (&json!("b"), &json!(2)), "{seen}");
+            assert!(seen["released"].is_null(), "{seen}");
+        }
+        let named = client.get("/locks/k?holders=true").send().await.expect(200).json();
+        assert_eq!(
+            (&named["holders"][0]["released"], &named["holders"][1]["owner"]),
+            (&json!(true), &json!("b"))
+        );
+        let list = client.get("/locks").send().await.expect(200).json();
+        assert!(list["locks"][0]["owner"].is_null() && list["locks"][0]["released"].is_null(), "{list}");
+        client.delete("/locks/k").token(&tokens[1]).send().await.expect(204);
+        let kept = client.get("/locks/k").send().await.expect(200).json();
+        assert_eq!((&kept["held"], &kept["released"]), (&json!(1), &json!(true)), "no slot has a holder");
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_grant_that_is_named_is_broken() {
     each_store(async |client| {

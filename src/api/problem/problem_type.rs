@@ -127,7 +127,7 @@ problem_types! {
         StoreUnavailable = SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be used",
             "The gateway could not ask the store. Certainly nothing was changed: try again.";
         NotReplicated = SERVICE_UNAVAILABLE, "not-replicated", "Too few replicas have acknowledged the lock",
-            "The lock was free, but fewer replicas acknowledged it in time than the operator asks for. So the gateway released it; others may have seen it held for a moment. Try again.";
+            "The lock, or the place of a worker, was free, but fewer replicas acknowledged the grant in time than the operator asks for. So the gateway took it back; others may have seen it held for a moment. Try again.";
         OutcomeUnknown = SERVICE_UNAVAILABLE, "outcome-unknown", "It is not known whether it happened",
             "The gateway asked the store, and the answer was lost: it may have happened, or not. Retry with the same token to find out. If a lock was granted and you were never told its token, the gateway releases it.";
         ShuttingDown = SERVICE_UNAVAILABLE, "shutting-down", "The gateway is stopping",
