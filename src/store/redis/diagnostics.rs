@@ -108,7 +108,7 @@ async fn servers(
 ) -> Result<Result<(Vec<Node>, Option<Primary>), String>, AddressError> {
     match address.layout() {
         Layout::Server | Layout::Quorum => Ok(Ok((address.nodes().to_vec(), None))),
-        Layout::Sentinel(name) => match Sentinels::new(address, name)?.find_primary().await {
+        Layout::Sentinel(name) => match Sentinels::new(address, name)?.find_primary_of_all().await {
             Ok(primary) => {
                 let Primary { node, epoch, is_unanimous, twins } = &primary;
                 diagnostics.warnings.extend(twins.clone());

@@ -222,12 +222,7 @@ impl Connector {
     /// two failovers old.
     async fn confirm(&self, found: Option<&Primary>) -> Result<Option<Primary>, String> {
         let (Target::Primary(sentinels), Some(found)) = (&self.target, found) else { return Ok(None) };
-        let primary = sentinels.find_primary().await?;
-        // The halves of one answer may tell of a new address under an old epoch, but not those of two.
-        if (&primary.node, primary.epoch) != (&found.node, found.epoch) {
-            return Err("Sentinel has another primary by now".to_owned());
-        }
-        Ok(Some(primary))
+        sentinels.confirm(found).await.map(Some)
     }
 
     fn on_push(

@@ -28,7 +28,8 @@ use crate::telemetry::metrics::metrics;
 
 /// How long one sentinel may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
-/// How long the others may take once most have said the same: one that is silent must not keep all from a new primary.
+/// How long the others may take once most have said the same: one that is silent must not keep all from a new primary. Where most
+/// have gone back to a lower epoch, each has its whole time: only the word of all is followed.
 const OTHERS_ANSWER_WITHIN: Duration = Duration::from_millis(50);
 /// How long what they say is no help before the log says so: a failover that is under way is soon over.
 const TOLD_AFTER: Duration = Duration::from_secs(3);
@@ -107,11 +108,24 @@ impl Sentinels {
 
     /// The primary by the word of most sentinels, or why there is none.
     pub(crate) async fn find_primary(&self) -> Result<Primary, String> {
-        let followed = self.epoch.load(Ordering::Acquire);
-        let (primary, behind) = self.hear(followed).await?;
-        if let Some(reason) = behind {
-            return Err(reason);
+        let (primary, behind) = self.hear(self.epoch.load(Ordering::Acquire)).await?;
+        self.epoch.fetch_max(primary.epoch, Ordering::AcqRel);
+        behind.map_or(Ok(primary), Err)
+    }
+
+    /// The same for a person: each sentinel is waited for, since what matters may be whether all say so.
+    pub(crate) async fn find_primary_of_all(&self) -> Result<Primary, String> {
+        self.ask(u64::MAX).await
+    }
+
+    /// Asks once more for the primary that was found. Its epoch is followed from now on.
+    pub(super) async fn confirm(&self, found: &Primary) -> Result<Primary, String> {
+        let primary = self.find_primary().await?;
+        // The halves of one answer may tell of a new address under an old epoch, but not those of two.
+        if (&primary.node, primary.epoch) != (&found.node, found.epoch) {
+            return Err("Sentinel has another primary by now".to_owned());
         }
+        let followed = self.epoch.swap(primary.epoch, Ordering::AcqRel);
         if primary.epoch < followed {
             tracing::warn!(
                 epoch = primary.epoch,
@@ -119,7 +133,6 @@ impl Sentinels {
                 "Sentinel was set up anew: all sentinels report a lower config-epoch, which is followed"
             );
         }
-        self.epoch.store(primary.epoch, Ordering::Release);
         Ok(primary)
     }
 
@@ -148,7 +161,7 @@ impl Sentinels {
 
     /// What most sentinels say, and why it is not followed after this epoch, if so. The log is told if that lasts.
     async fn hear(&self, followed: u64) -> Result<(Primary, Option<String>), String> {
-        let answer = self.ask().await.map(|primary| {
+        let answer = self.ask(followed).await.map(|primary| {
             let behind = primary.is_behind(followed);
             (primary, behind)
         });
@@ -182,8 +195,8 @@ impl Sentinels {
         self.address.client(&primary.node).map_err(|error| error.to_string())
     }
 
-    /// What most of the sentinels say.
-    async fn ask(&self) -> Result<Primary, String> {
+    /// What most of the sentinels say. The others have but a moment more, unless it is less than this epoch, which was followed.
+    async fn ask(&self, followed: u64) -> Result<Primary, String> {
         let mut asked = JoinSet::new();
         for member in &self.members {
             let (member, name) = (member.clone(), self.name.clone());
@@ -203,7 +216,7 @@ impl Sentinels {
         let (mut votes, mut reasons) = (HashMap::<Report, usize>::new(), BTreeMap::<_, BTreeSet<_>>::new());
         let (mut heard, mut twins) = (HashMap::new(), BTreeSet::new());
         loop {
-            let is_settled = votes.values().any(|votes| votes * 2 > all);
+            let is_settled = votes.iter().any(|((epoch, _), votes)| votes * 2 > all && *epoch >= followed);
             let patience = if is_settled { OTHERS_ANSWER_WITHIN } else { Duration::MAX };
             match timeout(patience, asked.join_next()).await {
                 Ok(Some(Ok(Ok(((report, id), sentinel))))) => {
