@@ -1,4 +1,6 @@
-//! Sentinels of which one is far away.
+//! Sentinels of which one is far away, and gateways that know a server by two names.
+
+use std::sync::atomic::AtomicU64;
 
 use super::*;
 use fencepost::store::redis::diagnose;
@@ -33,4 +35,26 @@ async fn a_check_waits_for_a_sentinel_that_is_far_away() {
     let found = diagnose(&fleet.address().unwrap(), &RedisSettings::default()).await.unwrap();
     let rows = format!("{:?}", found.blocks);
     assert!(rows.contains("by the word of all sentinels"), "{rows}");
+}
+
+/// The one that names the server itself gives its run a longer name.
+#[tokio::test(start_paused = true)]
+async fn small_scripts_take_locks_also_after_another_gateway_has_given_the_run_another_name() {
+    let fleet = Fleet::with_sentinels(&Clock::running(NOW_US));
+    let by_sentinel = store(&fleet);
+    number(&by_sentinel, "before").await;
+    let address = RedisAddress::parse("redis://server1", None).unwrap();
+    let address = address.through(Arc::new(fleet.network.clone()));
+    let by_server = RedisStore::start(&address, &RedisSettings::default()).unwrap();
+    number(&by_server, "named").await;
+    sleep(RECONNECTED_WITHIN).await;
+    let takes = Arc::new(AtomicU64::new(0));
+    let seen = takes.clone();
+    fleet.servers[0].set_listener(move |words, _| {
+        if words.iter().any(|word| word.ends_with(b":lock:after")) {
+            seen.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    number(&by_sentinel, "after").await;
+    assert_eq!(takes.load(Ordering::SeqCst), 1, "the general script ran as well");
 }

@@ -299,7 +299,8 @@ impl Connector {
             .await
     }
 
-    /// Whether the server is still the one that was learned; its run is there when this returns.
+    /// Whether the server is still the one that was learned; its run is there when this returns. Where another gateway has given the
+    /// run another name, it is learned anew: small scripts count only in the run that they name.
     pub(super) async fn look(
         &self,
         connection: &mut MultiplexedConnection,
@@ -324,7 +325,7 @@ impl Connector {
         match self.keep_run(connection, &link.incarnation, primary).await {
             Ok(run) => {
                 link.gate.set(state);
-                Ok(run.is_some())
+                Ok(run.is_some_and(|run| run == link.run))
             }
             // A server that takes no writes now is asked again at the next look, and still serves what it can.
             Err(error) => {
