@@ -153,7 +153,10 @@ impl RedisStore {
                 else {
                     return Err(StoreError::Unknown(unreadable(key)));
                 };
-                link.room.took(store.told().len());
+                // What was stored before takes no more room.
+                if reply.length(2).is_none() {
+                    link.room.took(store.told().len());
+                }
                 let keys = [store.record.as_bytes()];
                 let written = written(&keys, &store.token, fencing_token);
                 Ok(match result_replicated(&link, &written, deadline).await {

@@ -89,6 +89,28 @@ async fn begins_and_results_fill_no_more_than_their_share_and_locks_go_on() {
     locks_go_on(&scene, 1_000).await;
 }
 
+/// Many times within the second of one look at the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_is_stored_again_takes_no_room_from_others() {
+    let redis = RedisServer::start().await;
+    // Four times what is stored has room, and forty times it has none.
+    let used: u64 = redis.info("used_memory").await.parse().unwrap();
+    let once_memory = OnceMemory::Bytes(used + (4 << 20));
+    let scene = scene_on(&redis, &RedisSettings { once_memory, ..settings() });
+    for (key, bytes) in [("long", LONG), ("short", 4_000)] {
+        let worker = Person::new(&scene, key);
+        worker.grant().await;
+        for n in 0..4 * (4 << 20) / bytes {
+            stored(worker.store_for(None, None, long(bytes)).await);
+            if n % 16 == 0 {
+                let newcomer = Person::new(&scene, &format!("{key} {n}"));
+                granted(newcomer.begin().await);
+                assert_eq!(newcomer.give_up_clean().await, GivenUp::GivenUp);
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_full_server_what_is_under_way_can_be_ended_in_each_way() {
     let redis = RedisServer::start().await;

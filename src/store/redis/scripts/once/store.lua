@@ -8,7 +8,8 @@
 --                              status, or a dash
 -- and behind a single one, where its result was put aside (aside.rs): there. Then the result's place says how long that text is.
 --
--- Returns { 0, number, ms for which it is kept, 1 if the lease was over } stored, now or before · { 1 } another result is stored
+-- Returns { 0, number, ms for which it is kept, 1 if the lease was over } stored, and if that was before, with a 1 behind it
+--   { 1 } another result is stored
 --   { 2 } not begun, { 3, number } superseded, { 4, number } superseded, and done · { 5 } no room
 --   { 6 } what was put aside is gone · { 9 } not ours
 
@@ -37,7 +38,7 @@ local reply = each(COUNT, function(i)
     local function told(key) return string.match(redis.call('GET', key) or '', '^[^\n]*\n(.*)$') end
     if record.status ~= status or told(RECORD) ~= (ASIDE and told(ASIDE) or result) then return { 1 } end
     local is_late = record.at_ms >= tonumber(record.keep)
-    return { 0, record.digits, math.max(life_of(RECORD), 0), is_late and 1 or 0 }
+    return { 0, record.digits, math.max(life_of(RECORD), 0), is_late and 1 or 0, 1 }
   end
 
   if room == 'no' then return { 5 } end
