@@ -8,9 +8,9 @@
 //! | `NOAUTH`, `WRONGPASS` | not done | is left |
 //! | `OOM`, `MISCONF`, `NOREPLICAS`, `NOPERM`, `NOSCRIPT` twice, `UNREADABLE` of our own | not done | stays |
 //! | any other error of a script, `WRONGTYPE` too | unknown, since it keeps what it wrote | stays |
-//! | a reply that cannot be read, or names a lock that cannot | unknown, where it may have written | stays |
+//! | a reply in which a value, or what it says of a lock, cannot be read | unknown, where it may have written | stays |
 //! | no answer in time | unknown | is left, if there was time enough for an answer |
-//! | closed; reset; anything else | unknown | is left |
+//! | closed; reset; a reply of another form than the script has; anything else | unknown | is left |
 //!
 //! That no connection could be made is said by the supervisor (`supervisor.rs`), before anything is sent: not done.
 //!
