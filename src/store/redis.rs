@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt};
 use redis::Cmd;
-use tokio::sync::{Mutex, Semaphore, broadcast};
+use tokio::sync::{Mutex, broadcast};
 use tokio::time::Instant;
 
 use self::connection::link::Link;
@@ -50,12 +50,6 @@ pub use client::{ByteStream, Network};
 pub use diagnostics::diagnose;
 pub use settings::{OnceMemory, RedisSettings, Risk};
 
-/// So many begins are under way at once. Each may be answered by a result, and Redis has to find memory for all answers that wait.
-const MOST_BEGINS: usize = 96;
-/// So many long results are read at once. Each may have 1 MiB, of which the server's limit for unread answers knows nothing yet.
-/// All servers of a Cluster share these turns, and a begin that waits for one keeps its own of the [`MOST_BEGINS`] meanwhile.
-const MOST_RESULTS_READ: usize = 4;
-
 /// Locks on Redis: one server, the primary that Sentinel names, or a cluster.
 pub struct RedisStore {
     servers: Arc<Servers>,
@@ -69,10 +63,6 @@ pub struct RedisStore {
     last_heartbeats: Mutex<HashMap<Bucket, (u64, String)>>,
     publisher: Publisher,
     fast_path: FastPath,
-    /// Begins that may be under way.
-    begins: Semaphore,
-    /// Long results that may be read.
-    results_read: Semaphore,
 }
 
 impl RedisStore {
@@ -97,8 +87,6 @@ impl RedisStore {
             presence_life_ms: (settings.mark_ttl + settings.line.ticket_ttl).as_millis().to_string(),
             last_heartbeats: Mutex::default(),
             fast_path: FastPath::new(),
-            begins: Semaphore::new(MOST_BEGINS),
-            results_read: Semaphore::new(MOST_RESULTS_READ),
         })
     }
 

@@ -1,5 +1,6 @@
 //! What becomes of simulated servers, as the gateway's own store sees it, in simulated time.
 
+mod records;
 mod sentinels;
 mod votes;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use redis::Cmd;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use self::record::{RecordReply, SeenRecord};
 use super::RedisStore;
@@ -62,14 +62,9 @@ impl RedisStore {
                 [flag(*may_take_over), flag(*only_confirms)].concat(),
             ],
         });
-        let Ok(turn) = timeout_at(deadline, self.begins.acquire()).await else {
-            return Err(StoreError::Unavailable("too many ask for records at this moment".to_owned()));
-        };
         let (reply, link): (RecordReply, _) =
             self.run_batched(bucket, !only_confirms, &begin, Some(&self.fast_path.begins), deadline).await?;
         let is_new = reply.outcome == 0;
-        // One that waits for replicas keeps no others from asking, unless it has a long result in memory.
-        let _turn = (reply.outcome == 10).then_some(turn);
         let keys = [begin.record.as_bytes()];
         match reply.outcome {
             0 | 1 => {
@@ -96,17 +91,17 @@ impl RedisStore {
             2 => reply.record().map(|record| Begun::Busy(record.worker())).ok_or_else(|| not_ours(key)),
             3 => reply.record().map(|record| Begun::Abandoned(record.worker())).ok_or_else(|| not_ours(key)),
             4 | 10 => {
+                let (worker, number) = reply.grant().ok_or_else(|| not_ours(key))?;
+                // Before a long one is read: none waits for replicas in the gateway's memory.
+                let written = written(&keys, worker, number);
+                if let Err(reason) = result_replicated(&link, &written, deadline).await {
+                    return Ok(Begun::NotReplicated { is_new: false, reason });
+                }
                 let done = match reply.outcome {
-                    4 => reply.record().ok_or_else(|| not_ours(key))?,
-                    _ => self.long_result(key, &reply, deadline).await?,
+                    4 => reply.record(),
+                    _ => Some(self.long_result(key, number, &reply, &link, deadline).await?),
                 };
-                let worker = done.token.to_string();
-                let stored = done.stored().ok_or_else(|| not_ours(key))?;
-                let written = written(&keys, &worker, stored.fencing_token);
-                Ok(match result_replicated(&link, &written, deadline).await {
-                    Err(reason) => Begun::NotReplicated { is_new: false, reason },
-                    Ok(()) => Begun::Done(stored),
-                })
+                done.and_then(SeenRecord::stored).map(Begun::Done).ok_or_else(|| not_ours(key))
             }
             5 => Ok(Begun::FingerprintMismatch),
             6 => Ok(Begun::TokenReleased),
@@ -280,16 +275,16 @@ impl RedisStore {
         Ok(RecordPage { records, next })
     }
 
-    /// A record that is done, of which a script told only the number of its grant, its age, and what is left of it.
+    /// A record that is done, of which a script told over this link only whose grant it is, its age, and what is left of it.
     async fn long_result(
         &self,
         key: &LockKey,
+        number: FencingToken,
         told: &RecordReply,
+        link: &Link,
         deadline: Instant,
     ) -> Result<SeenRecord, StoreError> {
-        let Ok(_turn) = timeout_at(deadline, self.results_read.acquire()).await else {
-            return Err(StoreError::Unavailable("too many results are read at this moment".to_owned()));
-        };
+        let _turn = link.turn_to_read(deadline).await?;
         let record = &self.keys.once(key);
         let read = self.step(self.keys.bucket_of(key), false, deadline, |link, is_asking| async move {
             let get = redis::cmd("GET").arg(record).take();
@@ -304,7 +299,7 @@ impl RedisStore {
         let (age_ms, left_ms) = (told.length(0).unwrap_or(0), told.length(1).unwrap_or(0));
         let record = SeenRecord::read(text, age_ms, left_ms, None);
         record
-            .filter(|record| record.is_result_of(told.number()))
+            .filter(|record| record.is_result_of(number))
             .ok_or_else(|| StoreError::Unavailable(OVER_MEANWHILE.to_owned()))
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -26,6 +26,10 @@ use crate::store::redis::pubsub::hints::Listener;
 /// Behind ten thousand others, a command would wait for its answer until it is in doubt, and a look at the server until
 /// the server counts as silent. A command whose caller has left does not count any more, though Redis may still get it.
 pub(crate) const MOST_UNDER_WAY: usize = 1_024;
+
+/// So many long results are read at once over one link. Each may have 1 MiB, of which the gateway's limit for unread answers knows
+/// nothing yet.
+const MOST_RESULTS_READ: usize = 4;
 
 /// Links so far, of all servers.
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
@@ -50,6 +54,8 @@ pub(crate) struct Link {
     pub(crate) listener: Listener,
     /// Whether the server takes new connections.
     pub(crate) door: Door,
+    /// Long results that may be read.
+    results_read: Semaphore,
     /// Closed where the link is broken. From that moment no request gets it any more.
     permits: Arc<Semaphore>,
     /// Tells the supervisor, and those who still wait for an answer.
@@ -68,9 +74,23 @@ impl Link {
         door: Door,
     ) -> Self {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
+        let results_read = Semaphore::new(MOST_RESULTS_READ);
         let permits = Arc::new(Semaphore::new(MOST_UNDER_WAY));
         let broken = CancellationToken::new();
-        Self { connection, incarnation, run, session, gate, room, replicas, listener, door, permits, broken }
+        Self {
+            connection,
+            incarnation,
+            run,
+            session,
+            gate,
+            room,
+            replicas,
+            listener,
+            door,
+            results_read,
+            permits,
+            broken,
+        }
     }
 
     /// A permit for a command among those under way, to be given up with the answer; `None` where the link is broken by then.
@@ -84,6 +104,14 @@ impl Link {
                 Err(StoreError::Unavailable("too many commands wait for an answer of Redis".to_owned()))
             }
         }
+    }
+
+    /// A turn to read a long result, to be given up once it is read. Those of a silent server hold up those of no other.
+    pub(crate) async fn turn_to_read(&self, deadline: Instant) -> Result<SemaphorePermit<'_>, StoreError> {
+        let turn = timeout_at(deadline, self.results_read.acquire()).await;
+        turn.ok()
+            .and_then(Result::ok)
+            .ok_or_else(|| StoreError::Unavailable("too many results are read at this moment".to_owned()))
     }
 
     /// What the answer to something that was asked here at that time comes to. A failure after which nothing may be asked here is

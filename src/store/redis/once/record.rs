@@ -30,6 +30,14 @@ impl RecordReply {
         self.lengths.get(at).copied()
     }
 
+    /// The token and the number of the grant with which the text begins, as a record does.
+    pub(super) fn grant(&self) -> Option<(&str, FencingToken)> {
+        let mut fields = self.text.splitn(4, |byte| *byte == b' ').map(std::str::from_utf8);
+        let token = fields.next()?.ok()?.get(1..)?;
+        let number = fields.nth(1)?.ok()?.parse().ok()?;
+        Some((token, FencingToken::new(number)?))
+    }
+
     /// The number of a grant, where the text is one.
     pub(super) fn number(&self) -> Option<FencingToken> {
         FencingToken::new(std::str::from_utf8(&self.text).ok()?.parse().ok()?)
@@ -89,7 +97,7 @@ impl FromRedisValue for RecordReply {
 
 /// A record, read from its head or from the whole of it.
 pub(super) struct SeenRecord {
-    pub(super) token: TokenHash,
+    token: TokenHash,
     place: Place,
     fingerprint: Option<Fingerprint>,
     /// For how much longer the record lives.
@@ -166,8 +174,8 @@ impl SeenRecord {
     }
 
     /// Whether it has the result of the grant of this number.
-    pub(super) fn is_result_of(&self, number: Option<FencingToken>) -> bool {
-        self.done.is_some() && number == Some(self.place.lease.fencing_token)
+    pub(super) fn is_result_of(&self, number: FencingToken) -> bool {
+        self.done.is_some() && number == self.place.lease.fencing_token
     }
 
     /// The result, where the whole record was read.

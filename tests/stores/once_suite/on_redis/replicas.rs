@@ -88,6 +88,27 @@ async fn a_result_is_on_enough_replicas_before_it_is_told_once_more() {
     }
 }
 
+/// Each would be in the gateway's memory for as long as it waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_result_is_read_once_enough_replicas_have_it() {
+    let (primary, replica, scene) = with_a_replica().await;
+    let worker = Person::new(&scene, "k");
+    worker.grant().await;
+    let result = text("long".repeat(2_000).leak());
+    stored(worker.store_for(None, None, result.clone()).await);
+    // A new gateway has asked no replica yet.
+    let scene = scene_on(&primary, &RedisSettings { replicas_ack: 1, ..settings() });
+    scene.store.call(fencepost::store::Check, soon()).await.unwrap();
+    replica.stand_still().await;
+    let before = primary.calls("get").await;
+    let begin = begin_of(&worker.key, LeaseToken::generate().record_hash(), Attempt::generate());
+    let told = scene.store.call(begin, Instant::now() + Duration::from_secs(1)).await.unwrap();
+    assert!(matches!(told, Begun::NotReplicated { is_new: false, .. }), "{told:?}");
+    assert_eq!(primary.calls("get").await, before, "it was read");
+    replica.signal("CONT");
+    assert_eq!(Person::new(&scene, "k").result().await.result, result);
+}
+
 /// Another program took its TTL, or a restore left it out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_without_an_end_is_kept_and_gets_one() {

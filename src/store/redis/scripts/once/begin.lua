@@ -14,7 +14,7 @@
 -- Returns the number of the grant where the record is new, and else as told() in record.lua:
 --   0 granted, now or by this attempt · 1 the token's already, and pinned now · 2 another works · 3 may not be taken over
 --   4 done, as one text: the age of the result, what is left of the record, a line's end, and the record
---   10 done, and too long for a script to tell: the number of the grant in place of the head
+--   10 done, and too long for a script to tell: of the head, what stands before the end of the number
 --   5 fingerprint differs, 6 token released, 7 attempt voided, 8 no room, 9 not ours (these alone)
 
 local FENCE, INCARNATION, MEMORY_MS, HAS_ROOM = KEYS[#KEYS], ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
@@ -62,12 +62,12 @@ return each(COUNT, function(i)
   local text = is_new and '' or start_of(RECORD)
   if string.sub(text, 1, 1) == 'd' then
     -- Many ask for work that is done. Only what they are told is taken out of the record.
-    local digits, at_digits, needed = string.match(text, '^d%x+ %S+ (%d+) (%d+) %d+ %d+ (%S+) %d+ %S+ [^\n]*\n[^\n]*\n')
+    local at_digits, needed = string.match(text, '^d%x+ %S+ %d+ (%d+) %d+ %d+ (%S+) %d+ %S+ [^\n]*\n[^\n]*\n')
     if not at_digits then return { 9 } end
     if needed ~= '-' and needed ~= string.match(end_of_line, '^ 0 %d+ (%S+)') then return { 5 } end
     local age_ms, left_ms = math.max(NOW_MS - at_digits, 0), math.max(life_of(RECORD) - 1, 0)
     if #text <= LAST_OF_HEAD then return whole(age_ms) .. ' ' .. whole(left_ms) .. '\n' .. text end
-    return { 10, digits, age_ms, left_ms }
+    return { 10, string.match(text, '^%S+ %S+ %d+'), age_ms, left_ms }
   end
 
   local TOKEN, ATTEMPT = string.match(start_of_line, '^w(%x+) (%S+) $')
