@@ -1,8 +1,8 @@
 //! Which locks this gateway has granted, to the account of which tenant: so none fills the store.
 //!
-//! A lock counts from its grant until its lease is over, or this gateway learns that it ended. What ends it at another
-//! gateway is not told here. So if a tenant comes near its limit, its locks are looked at one by one, at a bounded
-//! rate.
+//! A lock counts from its grant until its lease and its `min_hold` are over, or this gateway learns that it ended. What
+//! ends it at another gateway is not told here. So if a tenant comes near its limit, its locks are looked at one by one,
+//! at a bounded rate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -116,8 +116,12 @@ impl Held {
 }
 
 impl Books {
-    fn put(&mut self, place: &Place, held: Held) {
+    fn put(&mut self, place: &Place, mut held: Held) {
         self.remove(place);
+        // Another gateway may release it before its lease is over, and tells this one nothing.
+        if held.token.is_some() {
+            held.ends_at = held.ends_at.max(held.kept_until);
+        }
         self.ends.insert((held.ends_at, place.clone()));
         self.held.insert(place.clone(), held);
     }

@@ -209,7 +209,7 @@ impl Keeper {
         let (key, token) = (self.key.clone(), self.token.hash());
         let renewed = self.store.call(Renew { key, token, ttl, by }, Instant::now() + patience).await;
         let watch = &self.cleaner.watch;
-        if let Ok(lost @ (Renewed::NotHeld | Renewed::HeldByAnother)) = &renewed {
+        if let Ok(lost @ (Renewed::NotHeld | Renewed::Released | Renewed::HeldByAnother)) = &renewed {
             self.cleaner.ledger.lost(&self.key, &token, sent_at, *lost == Renewed::NotHeld);
         }
         if let Ok(Renewed::Renewed(lease)) = &renewed

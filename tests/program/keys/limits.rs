@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use kit::http::raw_call;
-use kit::{Client, KeysFile, eventually, fresh_token};
+use kit::{Client, Gateway, KeysFile, RedisServer, eventually, fresh_token};
 
 use super::gateway;
 
@@ -212,4 +212,37 @@ async fn requests_without_a_key_are_each_refused_and_not_each_a_line() {
     eventually("they are counted", async || said("more requests without an accepted API key") == 1).await;
     // One more a second has a line, however slow this machine is.
     assert!((10..REQUESTS / 2).contains(&said("key-required")), "{}", said("key-required"));
+}
+
+/// The gateway that granted it is told nothing of its release.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_another_gateway_released_counts_until_its_min_hold_is_over() {
+    let redis = RedisServer::start().await;
+    let mut file = KeysFile::new();
+    let all = "every_key = true\nallow = [\"acquire\", \"inspect\", \"admin\"]";
+    let (key, other) = (file.add("key", &format!("{all}\nmax_locks = 1")), file.add("other", all));
+    file.write();
+    let [flag, path] = file.flag();
+    let gateways =
+        [Gateway::on_redis(&redis, &[&flag, &path]).await, Gateway::on_redis(&redis, &[&flag, &path]).await];
+    let [here, there] = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    for call in [here.put("/locks/own?ttl=1s&min_hold=1h"), here.post("/hold?key=own&ttl=1s&min_hold=1h")] {
+        let token = fresh_token();
+        let mut taken = call.key(&key).token(&token).open().await;
+        assert!(taken.status().is_success(), "{taken:?}");
+        taken.body_mut().frame().await.unwrap().unwrap();
+        there.delete("/locks/own").key(&key).token(&token).send().await.expect(204);
+        // Its lease would be over by then.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        here.put("/locks/more").key(&key).send().await.expect_problem(429, "too-many-locks");
+        here.delete("/locks/own?force=true").key(&other).send().await.expect(204);
+        let is_free = async || {
+            let taken = here.put("/locks/more").key(&key).send().await;
+            if taken.status == 201 {
+                here.delete("/locks/more").key(&key).token(&taken.token()).send().await.expect(204);
+            }
+            taken.status == 201
+        };
+        eventually("what was broken makes room", is_free).await;
+    }
 }
