@@ -76,7 +76,9 @@ impl QuorumStore {
             state.queues.prepare(key, token, supersedes, *attempt, now);
             state.queues.join(request, now)
         });
-        let asking = Asking { supersedes, has_waited: !takes_over, ..Asking::waiting(lock) };
+        // What it supersedes was asked a while ago.
+        let has_waited = !takes_over || !supersedes.is_empty();
+        let asking = Asking { supersedes, has_waited, ..Asking::waiting(lock) };
         let answer = self.look_once_joined(asking, joined, deadline).await;
         if matches!(answer, Err(StoreError::Unavailable(_))) {
             // A request that is told that nothing happened must block no other.

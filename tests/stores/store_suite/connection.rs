@@ -113,6 +113,11 @@ async fn one_that_has_waited_leaves_the_lock_to_a_later_connection_of_its_token(
             assert_eq!(caller.acquire_as(first, 5_000, ask).await, Answer::TakenOver);
         }
         assert!(matches!(caller.renew_by(by(second), 5_000).await, Renewed::Renewed(_)));
+        // Its first command may not have been answered.
+        let again = Join { takes_over: true, ticket: None, supersedes: vec![first] };
+        let answer = caller.acquire_as(first.another(), 5_000, Ask::Enqueue(again)).await;
+        assert_eq!(answer, Answer::TakenOver);
+        assert!(matches!(caller.renew_by(by(second), 5_000).await, Renewed::Renewed(_)));
         // A new request may take it over.
         already_held(caller.acquire_as(Attempt::for_connection(), 5_000, join(true)).await);
         assert_eq!(caller.renew_by(by(second), 5_000).await, Renewed::TakenOver);

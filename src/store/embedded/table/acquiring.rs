@@ -66,7 +66,9 @@ impl Table {
         for former in supersedes {
             self.void(&lock.key, &lock.token, *former, now);
         }
-        if let Some(answer) = self.told_own(lock, supersedes, !takes_over, now) {
+        // What it supersedes was asked a while ago.
+        let has_waited = !takes_over || !supersedes.is_empty();
+        if let Some(answer) = self.told_own(lock, supersedes, has_waited, now) {
             return Ok(answer);
         }
         let mut joined = self.queues.join(request, now);

@@ -116,7 +116,9 @@ if is_own then
     return tell(0, lock, left_ms)
   end
   -- Of two requests of a token, the younger one's connection keeps the lock: the older one may be a client's that has gone.
-  local is_taken_over = (MODE == 'look' or ends or MODE == 'rejoin') and is_of_connection(by) and by ~= once_told(ATTEMPT)
+  -- What this attempt supersedes was asked a while ago.
+  local has_waited = MODE == 'look' or ends or MODE == 'rejoin' or superseded ~= ''
+  local is_taken_over = has_waited and is_of_connection(by) and by ~= once_told(ATTEMPT)
   for attempt in string.gmatch(superseded, '%S+') do is_taken_over = is_taken_over and by ~= once_told(attempt) end
   if is_taken_over then return { 10 } end
   -- A token that is told that it holds the lock must be able to rely on what it asked for.
