@@ -160,8 +160,9 @@ impl LockService {
             };
             let lost = match taken {
                 Ok(lost) => lost,
-                // It may take as long to roll back as it took to fail: the client is not to wait for that too.
-                Err(Several::Failed(key, error)) if !parts.is_empty() => {
+                // It may take as long to roll back as it took to fail: the client is not to wait for that too. What was lost made it
+                // drop what it asked for then, which may be granted yet.
+                Err(Several::Failed(key, error)) if !parts.is_empty() || taken_back > 0 => {
                     return Several::Failed(key, StoreError::Unknown(error.into_reason()));
                 }
                 Err(why) => {

@@ -1,15 +1,18 @@
 //! That nobody waits for another in a circle, whatever order the keys are named in.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fencepost::lock::{Inspected, LeaseToken, LockKey, Note, Terms, Ttl};
+use fencepost::lock::{Inspected, LeaseToken, LockKey, Note, Renewed, Terms, Ttl};
 use fencepost::service::{
     AcquireRequest, GrantGuard, LockService, Loss, NotAcquired, Outcome, Several, Tenant,
 };
-use futures_util::future::join_all;
+use fencepost::store::{Bucket, Hint, LockStore, Reply, Request, StoreError};
+use futures_util::future::{BoxFuture, join_all};
 use kit::stores::{AnyStore, LINE};
 use kit::{PATIENCE, eventually, for_each_store, fresh_token};
+use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
 
 use super::until;
@@ -24,6 +27,7 @@ for_each_store!(
     of_copies_at_once_one_is_granted_and_all_that_are_have_the_same_grants,
     who_holds_a_later_key_does_not_wait_for_an_earlier_one,
     a_ticket_at_a_later_lock_is_kept_while_its_token_waits_for_an_earlier_one,
+    what_was_dropped_when_a_lock_was_lost_is_not_called_undone_later,
 );
 
 fn request(token: Option<LeaseToken>, wait: Duration) -> AcquireRequest {
@@ -123,7 +127,7 @@ async fn who_holds_a_later_key_does_not_wait_for_an_earlier_one(store: &AnyStore
     let mut guards = Vec::new();
     for (key, token) in [(&a, own_token()), (&b, token.clone())] {
         let wish = AcquireRequest { key: key.clone(), ..request(Some(token), Duration::ZERO) };
-        let Outcome::Granted(_, guard, _) = service.acquire(wish).await.unwrap().outcome else {
+        let Outcome::Granted(_, guard, ..) = service.acquire(wish).await.unwrap().outcome else {
             panic!("it is free")
         };
         guards.push(guard);
@@ -143,7 +147,7 @@ async fn who_holds_a_later_key_does_not_wait_for_an_earlier_one(store: &AnyStore
 async fn take(service: &LockService, key: &LockKey, token: LeaseToken, wait: Duration) {
     let wish = AcquireRequest { key: key.clone(), ..request(Some(token), wait) };
     match service.acquire(wish).await.unwrap().outcome {
-        Outcome::Granted(_, guard, _) => guard.disarm(),
+        Outcome::Granted(_, guard, ..) => guard.disarm(),
         outcome => panic!("{outcome:?}"),
     }
 }
@@ -171,4 +175,61 @@ async fn a_ticket_at_a_later_lock_is_kept_while_its_token_waits_for_an_earlier_o
     let Several::NotHeld(key, _, NotAcquired::Refused(refusal)) = refused else { panic!("not refused") };
     assert_eq!((key, refusal.position), (b, Some(1)));
     newcomer.abort();
+}
+
+/// Once it has said that a lock was taken over, it takes nothing more.
+struct FailsOnceTakenOver {
+    store: Arc<dyn LockStore>,
+    fails: AtomicBool,
+}
+
+impl LockStore for FailsOnceTakenOver {
+    fn run<'a>(
+        &'a self,
+        request: &'a Request,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Reply, StoreError>> {
+        Box::pin(async move {
+            if self.fails.load(Ordering::SeqCst) && matches!(request, Request::Try(_) | Request::Enqueue(_)) {
+                return Err(StoreError::Unavailable("the store is out of reach".to_owned()));
+            }
+            let reply = self.store.run(request, deadline).await;
+            if matches!(reply, Ok(Reply::Renew(Renewed::TakenOver))) {
+                self.fails.store(true, Ordering::SeqCst);
+            }
+            reply
+        })
+    }
+
+    fn bucket_of(&self, key: &LockKey) -> Bucket {
+        self.store.bucket_of(key)
+    }
+
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.store.hints()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.store.close()
+    }
+}
+
+/// It waited for the later lock then, and may have been granted it.
+async fn what_was_dropped_when_a_lock_was_lost_is_not_called_undone_later(store: &AnyStore) {
+    let failing = FailsOnceTakenOver { store: store.store.clone(), fails: AtomicBool::new(false) };
+    let [here, there] = [Arc::new(failing) as Arc<dyn LockStore>, store.store.clone()]
+        .map(|store| LockService::new(store, PATIENCE, MARK_TTL));
+    let ([a, b], token) = (two_keys(), own_token());
+    take(&there, &b, own_token(), Duration::ZERO).await;
+    let wish = AcquireRequest { ttl: Ttl::from_ms(1_000).unwrap(), ..request(Some(token.clone()), WAIT) };
+    let both = [a.clone(), b.clone()];
+    let copy = async {
+        eventually("the first waits", async || here.waiters() == 1).await;
+        let wish = AcquireRequest { key: a.clone(), ..request(Some(token), Duration::ZERO) };
+        there.acquire(wish).await.unwrap().outcome
+    };
+    let (answer, taken) = tokio::join!(here.acquire_several(wish, &both), copy);
+    assert!(matches!(taken, Outcome::AlreadyHeld(..)), "{taken:?}");
+    let Several::Failed(key, error) = answer else { panic!("it did not fail") };
+    assert!(key == a && matches!(error, StoreError::Unknown(_)), "{error}");
 }
