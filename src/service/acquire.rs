@@ -209,7 +209,7 @@ impl LockService {
                 match lease_left(lease, sent_at) {
                     Some(lease) => {
                         self.watch.tell(&request.key, || Doing::Granted(lease.clone()));
-                        Ok(Outcome::Granted(lease, guard, ends_at))
+                        Ok(Outcome::Granted(lease, guard, attempt, ends_at))
                     }
                     None => match guard.roll_back_now(deadline).await {
                         Ok(was_deleted) => Err(not_granted(request.is_undone(was_deleted), over())),

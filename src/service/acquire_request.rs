@@ -72,8 +72,8 @@ pub struct Acquisition {
 #[derive(Debug)]
 pub enum Outcome {
     /// A new lease. The code that hands it to the client disarms the guard. If the guard is dropped before, it rolls
-    /// the grant back. And when the lease ends, on the clock of `boottime`.
-    Granted(Lease, GrantGuard, Duration),
+    /// the grant back. Then the attempt that was granted it, and when the lease ends, on the clock of `boottime`.
+    Granted(Lease, GrantGuard, Attempt, Duration),
     /// The token held the lock already, as this attempt found; and the earliest and the latest end of its lease, on the clock of `boottime`.
     AlreadyHeld(Lease, Attempt, [Duration; 2]),
     /// The token does not hold the lock.

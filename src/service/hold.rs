@@ -203,21 +203,17 @@ impl LockService {
         let answered_at = boottime();
         let most_until = answered_at + max_hold;
         let (lease, attempt, guard, ends_at, told_until) = match outcome {
-            Outcome::Granted(lease, guard, ends_at) => {
-                (lease, guard.attempt(), guard, ends_at, Duration::ZERO)
+            Outcome::Granted(lease, guard, attempt, ends_at) => {
+                (lease, attempt, guard, ends_at, Duration::ZERO)
             }
             Outcome::AlreadyHeld(lease, attempt, [ends_at, told_until]) => {
                 let claim = attempt.claim();
                 let (of, ticket) = (GrantOf::Lock, TicketAfter::Removed);
                 let guard = self.cleaner.guard_attempt(of, &key, token.hash(), claim, ttl, ticket);
                 let guard = guard.on_account(account.as_ref());
-                (lease, Some(claim), guard, ends_at, told_until)
+                (lease, claim, guard, ends_at, told_until)
             }
             Outcome::NotTaken(why) => return Ok(Kept::NotHeld(token, why)),
-        };
-        // A guard that is armed has an attempt.
-        let Some(attempt) = attempt else {
-            return Err(StoreError::Unknown("the gateway does not know the lock any more".into()));
         };
         let mut keeper = Box::new(Keeper {
             store: self.store.clone(),

@@ -175,11 +175,6 @@ impl GrantGuard {
         Self(self.0.take())
     }
 
-    /// The attempt that is in use, while it is armed.
-    pub(super) fn attempt(&self) -> Option<Attempt> {
-        self.0.as_ref()?.attempts.last().copied()
-    }
-
     /// The last attempt was answered, which voided those before it.
     pub(super) fn keep_last(&mut self) {
         self.0.iter_mut().for_each(|armed| drop(armed.attempts.drain(..armed.attempts.len() - 1)));

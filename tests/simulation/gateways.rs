@@ -135,7 +135,7 @@ impl Gateway {
                         made = Some(acquired.token.reveal().to_owned());
                     }
                     match acquired.outcome {
-                        Outcome::Granted(lease, guard, _) => {
+                        Outcome::Granted(lease, guard, ..) => {
                             guard.disarm();
                             share.place = place(lease.slot);
                             granted(&lease)

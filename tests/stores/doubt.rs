@@ -75,7 +75,7 @@ impl Scene {
 
     async fn grant_for(&self, token: Option<LeaseToken>, ttl_ms: u64) -> (LeaseToken, GrantGuard) {
         let acquisition = self.acquire(token, ttl_ms).await.unwrap();
-        let Outcome::Granted(_, guard, _) = acquisition.outcome else { panic!("{:?}", acquisition.outcome) };
+        let Outcome::Granted(_, guard, ..) = acquisition.outcome else { panic!("{:?}", acquisition.outcome) };
         (acquisition.token, guard)
     }
 

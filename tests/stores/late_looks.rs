@@ -63,7 +63,7 @@ impl Scene {
             tenant: Tenant::default(),
         };
         let taken = self.elsewhere.acquire(request).await.unwrap();
-        let Outcome::Granted(_, guard, _) = taken.outcome else { panic!("{:?}", taken.outcome) };
+        let Outcome::Granted(_, guard, ..) = taken.outcome else { panic!("{:?}", taken.outcome) };
         guard.disarm();
     }
 

@@ -75,7 +75,7 @@ async fn a_million_keys_with_server_made_tokens_leave_at_most_a_hundred() {
                         tenant: Tenant::default(),
                     };
                     let acquisition = service.acquire(wish).await.unwrap();
-                    let Outcome::Granted(_, guard, _) = acquisition.outcome else { panic!("not granted") };
+                    let Outcome::Granted(_, guard, ..) = acquisition.outcome else { panic!("not granted") };
                     guard.disarm();
                     service.release(&key, &acquisition.token).await.unwrap();
                 }

@@ -90,7 +90,7 @@ fn acquire_one(
         };
         let token = &acquisition.token;
         match acquisition.outcome {
-            Outcome::Granted(lease, guard, _) => {
+            Outcome::Granted(lease, guard, ..) => {
                 let answer = answers::grant(StatusCode::CREATED, &key, token, &lease);
                 Ok(match wait {
                     Some(wait) => track(answer, Waited { guard, wait }),

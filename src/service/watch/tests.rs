@@ -109,7 +109,7 @@ impl Reluctant {
             terms: Default::default(),
             tenant: Default::default(),
         };
-        let Outcome::Granted(lease, guard, _) = service.acquire(request).await.unwrap().outcome else {
+        let Outcome::Granted(lease, guard, ..) = service.acquire(request).await.unwrap().outcome else {
             panic!("it is not granted")
         };
         guard.disarm();

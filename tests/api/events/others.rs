@@ -134,7 +134,7 @@ async fn what_a_gateway_does_while_it_drains_is_told_to_those_who_begin_to_watch
         let token = LeaseToken::parse(fresh_token().as_bytes()).unwrap();
         let (of_it, note, wait) = (Some(token.clone()), Default::default(), Duration::ZERO);
         let wish = AcquireRequest { key: key.clone(), token: of_it, ttl, note, wait, terms, tenant };
-        let Outcome::Granted(lease, guard, _) = draining.acquire(wish).await.unwrap().outcome else {
+        let Outcome::Granted(lease, guard, ..) = draining.acquire(wish).await.unwrap().outcome else {
             panic!("it was not granted");
         };
         guard.disarm();

@@ -68,7 +68,7 @@ impl Scene {
     /// Takes the lock with a `PUT`, whose client is told of it.
     pub(super) async fn put(&self, token: &LeaseToken) {
         let wish = self.wish(token);
-        let Outcome::Granted(_, guard, _) = self.service.acquire(wish).await.unwrap().outcome else {
+        let Outcome::Granted(_, guard, ..) = self.service.acquire(wish).await.unwrap().outcome else {
             panic!("it was not granted");
         };
         guard.disarm();

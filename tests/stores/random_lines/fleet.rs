@@ -196,7 +196,7 @@ impl Fleet {
             };
             let answer = match outcome {
                 Ok(acquisition) => match acquisition.outcome {
-                    Outcome::Granted(lease, guard, _) => {
+                    Outcome::Granted(lease, guard, ..) => {
                         guard.disarm();
                         Answer::Granted(acquisition.token, lease)
                     }

@@ -118,7 +118,7 @@ pub(super) async fn take(app: &AppState, caller: &Caller, wanted: AskedLock<'_>)
     };
     let acquisition = app.service.acquire(request).await?;
     match acquisition.outcome {
-        Outcome::Granted(_, guard, _) => Ok(Taken::Granted(guard)),
+        Outcome::Granted(_, guard, ..) => Ok(Taken::Granted(guard)),
         Outcome::AlreadyHeld(..) => Ok(Taken::AlreadyHeld),
         Outcome::NotTaken(NotAcquired::Refused(refusal)) => Ok(Taken::Refused(refusal)),
         Outcome::NotTaken(why @ NotAcquired::TokenReleased) => {
