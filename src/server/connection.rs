@@ -277,7 +277,6 @@ fn respond(
     phase: watch::Receiver<Phase>,
     unread: Arc<Unread>,
 ) -> impl Future<Output = Result<Response, Infallible>> {
-    in_flight.note_seen();
     let version = request.version();
     let (has_body, is_malformed) = (!request.body().is_end_stream(), malformed.is_some());
     let is_coded = request.headers().contains_key(TRANSFER_ENCODING);

@@ -18,6 +18,8 @@ pub(super) struct Requests {
     counts: Mutex<Counts>,
     /// Whether hyper was given something to read since the last request in flight ended.
     has_begun_another: AtomicBool,
+    /// Whether hyper was given something to read, or began a request, since it last found nothing more.
+    is_moving: AtomicBool,
     /// Whether something that was written may still wait here.
     is_unwritten: AtomicBool,
     /// Whether it waits for the client.
@@ -33,8 +35,6 @@ struct Counts {
     /// The protocol of the first request; `None` before it.
     version: Option<Version>,
     begun: usize,
-    /// How many of those have been looked at.
-    seen: usize,
     in_flight: usize,
     /// When the last request in flight ended.
     quiet_since: Option<Instant>,
@@ -79,10 +79,10 @@ impl Requests {
         counts.in_flight == 0 && counts.version.is_some_and(|version| version <= Version::HTTP_11)
     }
 
-    /// How many requests have begun, where one of them was not looked at yet.
-    pub(super) fn unseen(&self) -> Option<usize> {
-        let counts = self.counts.lock();
-        (counts.seen < counts.begun).then_some(counts.begun)
+    /// Notes that hyper finds nothing more to read. Returns whether it found nothing before, either, and so has seen all that
+    /// came.
+    pub(super) fn come_to_rest(&self) -> bool {
+        !self.is_moving.swap(false, Ordering::Relaxed)
     }
 
     /// Notes that the request after this many others is malformed.
@@ -98,6 +98,7 @@ impl Requests {
 
     pub(super) fn note_read(&self) {
         self.has_begun_another.store(true, Ordering::Relaxed);
+        self.is_moving.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn note_writing(&self) {
@@ -126,15 +127,11 @@ impl InFlight {
     pub(super) fn new(requests: &Arc<Requests>, version: Version) -> Self {
         let mut counts = requests.counts.lock();
         counts.version.get_or_insert(version);
+        requests.is_moving.store(true, Ordering::Relaxed);
         counts.begun += 1;
         counts.in_flight += 1;
         counts.quiet_since = None;
         Self(Arc::clone(requests))
-    }
-
-    /// Notes that the request is being looked at.
-    pub(super) fn note_seen(&self) {
-        self.0.counts.lock().seen += 1;
     }
 }
 

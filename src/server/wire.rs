@@ -61,8 +61,10 @@ pub(super) struct Wire {
     reader: Option<Waker>,
     /// When the socket is looked at again, while nothing more is read.
     next_look: Option<Pin<Box<Sleep>>>,
-    /// For which of the requests hyper was not told yet that the client sends nothing more, by how many had begun.
-    end_held_back_for: usize,
+    /// Why the stream has ended, where hyper was not told that yet.
+    failed: Option<io::Error>,
+    /// Whether hyper had nothing left to begin when it last found nothing more to read.
+    is_at_rest: bool,
 }
 
 impl Wire {
@@ -79,7 +81,8 @@ impl Wire {
             heads_charge: None,
             reader: None,
             next_look: None,
-            end_held_back_for: 0,
+            failed: None,
+            is_at_rest: true,
         }
     }
 
@@ -130,6 +133,7 @@ impl AsyncRead for Wire {
         }
         // HTTP/2 is read although answers wait: their room is told in between. But no faster than requests are begun.
         if self.paths.is_some() && self.unread.must_pause(context) {
+            self.is_at_rest = self.requests.come_to_rest();
             return Poll::Pending;
         }
         let this = &mut *self;
@@ -170,27 +174,49 @@ impl AsyncRead for Wire {
 }
 
 impl Wire {
-    /// Reads from the stream itself. If nothing is read, its end may be told.
+    /// Reads from the stream itself. If nothing is read, its end may be told. An error is an end as well: a client of TLS may
+    /// leave without a word.
     fn poll_stream(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        if buffer.filled().len() == before { self.poll_end(context).map(Ok) } else { Poll::Ready(Ok(())) }
+        let read = match self.failed.take() {
+            Some(error) => Poll::Ready(Err(error)),
+            None => Pin::new(&mut self.stream).poll_read(context, buffer),
+        };
+        let Poll::Ready(read) = read else {
+            self.is_at_rest = self.requests.come_to_rest();
+            return Poll::Pending;
+        };
+        if (read.is_err() || buffer.filled().len() == before) && self.poll_end(context).is_pending() {
+            // TLS would not say it once more.
+            self.failed = read.err();
+            return Poll::Pending;
+        }
+        Poll::Ready(read)
     }
 
     /// Waits until hyper may be told that the client sends nothing more.
     ///
-    /// A client may send a request, and leave at once. hyper reads both in one go, and would drop the request before it is
-    /// seen. So the end is told when hyper asks once more. Of one that was seen, and waits, it is told at once: its answer may be
-    /// ready in the same moment, and no one is there to read it.
+    /// A client may send a request, or the rest of one, and leave at once. hyper reads both in one go, and would drop the request
+    /// before it is seen. So the end is told when hyper asks once more, and by HTTP/2 once more for each request: they begin
+    /// one by one. Of one that was seen, and waits, it is told at once: its answer may be ready in the same moment, and no one
+    /// is there to read it.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Some(begun) = self.requests.unseen()
-            && begun != self.end_held_back_for
-        {
-            self.end_held_back_for = begun;
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+        self.is_at_rest = self.requests.come_to_rest();
+        if self.is_at_rest {
+            return Poll::Ready(());
         }
-        Poll::Ready(())
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether hyper is not told yet that it cannot write. By HTTP/2, it writes before it begins what it has read.
+    fn holds_back_failure(&mut self, context: &Context<'_>) -> bool {
+        if self.paths.is_none() || self.is_at_rest {
+            return false;
+        }
+        self.is_at_rest = true;
+        context.waker().wake_by_ref();
+        true
     }
 
     /// Waits until the client has left, and keeps what it sends before that. hyper would look for it no more once it had bytes
@@ -227,6 +253,7 @@ impl Wire {
             }
             look.as_mut().reset(Instant::now() + LOOK_EVERY);
         }
+        self.is_at_rest = self.requests.come_to_rest();
         Poll::Pending
     }
 
@@ -271,6 +298,11 @@ impl AsyncWrite for Wire {
     ) -> Poll<io::Result<usize>> {
         self.requests.note_writing();
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Err(_)) = written
+            && self.holds_back_failure(context)
+        {
+            return Poll::Pending;
+        }
         if written.is_pending() {
             self.is_held_up_by(bytes.len())?;
         }
@@ -291,6 +323,7 @@ impl AsyncWrite for Wire {
                     reader.wake();
                 }
             }
+            Poll::Ready(Err(_)) if self.holds_back_failure(context) => return Poll::Pending,
             Poll::Ready(Err(_)) => {}
             Poll::Pending => self.is_held_up_by(TLS_BUFFER_BYTES)?,
         }

@@ -3,16 +3,20 @@
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use kit::certificates::Certificates;
-use kit::secure::SecureClient;
-use kit::{Client, Gateway, KeysFile, RedisServer, Stage, eventually, fresh_token, on_each_store, secrets};
+use kit::h2::{self, pong};
+use kit::secure::{SecureClient, call};
+use kit::{
+    Client, Gateway, KeysFile, PATIENCE, RedisServer, Stage, eventually, fresh_token, on_each_store, secrets,
+};
 
 on_each_store!(
     a_lock_whose_client_released_it_and_left_is_free,
+    locks_that_a_client_released_by_http_2_in_one_go_and_left_are_free,
     a_client_that_left_has_no_lock_and_no_place_whatever_it_sent_behind_its_request,
 );
 
@@ -43,6 +47,134 @@ async fn a_lock_whose_client_released_it_and_left_is_free(stage: Stage) {
         client.put(&format!("{path}?ttl=1m&max_hold=10m")).token(&own).send().await.expect(201);
         sends_and_leaves(&stage.gateway, "DELETE", &path, &format!("Lease-Token: {own}\r\n")).await;
         eventually("it is free", async || client.get(&path).send().await.status == 404).await;
+    }
+}
+
+/// Takes three locks of names with this number. Returns their addresses and tokens.
+async fn three_locks(client: &Client, number: usize) -> [(String, String); 3] {
+    let locks = [0, 1, 2].map(|place| (format!("/locks/left{number}-{place}"), fresh_token()));
+    for (path, own) in &locks {
+        client.put(&format!("{path}?ttl=10m")).token(own).send().await.expect(201);
+    }
+    locks
+}
+
+async fn are_free(client: &Client, locks: &[(String, String)]) {
+    for (path, _) in locks {
+        eventually(path, async || client.get(path).send().await.status == 404).await;
+    }
+}
+
+/// Releases the locks by HTTP/2 in one write, and leaves at once. Of a connection that is used already, the gateway learns both
+/// in the same moment.
+async fn releases_by_http_2_and_leaves<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    is_used: bool,
+    locks: &[(String, String)],
+) {
+    let mut bytes = [h2::PREFACE, &h2::frame(h2::SETTINGS, 0, 0, &[])].concat();
+    if is_used {
+        stream.write_all(&bytes).await.unwrap();
+        pong(&mut stream, 1).await;
+        bytes.clear();
+    }
+    for (number, (path, own)) in (1..).step_by(2).zip(locks) {
+        let block = h2::header_block_with("DELETE", path, &[("lease-token", own)]);
+        bytes.extend(h2::frame(h2::HEADERS, h2::END_STREAM | h2::END_HEADERS, number, &block));
+    }
+    stream.write_all(&bytes).await.unwrap();
+    stream.flush().await.unwrap();
+}
+
+async fn locks_that_a_client_released_by_http_2_in_one_go_and_left_are_free(stage: Stage) {
+    let client = stage.client();
+    for number in 0..20 {
+        let locks = three_locks(&client, number).await;
+        let stream = TcpStream::connect(stage.gateway.address).await.unwrap();
+        releases_by_http_2_and_leaves(stream, number % 2 == 0, &locks).await;
+        are_free(&client, &locks).await;
+    }
+}
+
+/// Many programs close a connection without the last word of TLS.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_free_whose_client_released_it_and_left_without_a_word_of_tls() {
+    let certificates = Certificates::new();
+    let (certificate, key) = (certificates.certificate(), certificates.key());
+    let redis = RedisServer::start().await;
+    let plain = Gateway::on_redis(&redis, &[]).await;
+    let store = format!("--store={}", redis.url());
+    let gateway = Gateway::start(&[&store, "--tls-cert", &certificate, "--tls-key", &key]).await;
+    let (secure, client) = (SecureClient::new(&certificates), Client::new(plain.address));
+    for number in 0..20 {
+        let locks = three_locks(&client, number).await;
+        let stream = secure.connect(gateway.address).await.unwrap();
+        releases_by_http_2_and_leaves(stream, true, &locks).await;
+        are_free(&client, &locks).await;
+        let [lock, ..] = three_locks(&client, 100 + number).await;
+        let mut stream = secure.connect(gateway.address).await.unwrap();
+        call(&mut stream, "GET", "/healthz", "").await.unwrap();
+        let request =
+            format!("DELETE {} HTTP/1.1\r\nHost: localhost\r\nLease-Token: {}\r\n\r\n", lock.0, lock.1);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        drop(stream);
+        are_free(&client, &[lock]).await;
+    }
+}
+
+/// Its head was seen, and the rest comes together with its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_ended_by_a_request_in_two_parts_is_ended_though_its_client_left() {
+    let tools = ["--store", "memory:", "--terraform", "--dapr", "--max-ttl", "24h"];
+    let gateway = Gateway::start(&tools).await;
+    let client = Client::new(gateway.address);
+    for number in 0..20 {
+        let run = format!(r#"{{"ID":"run-0123456789abcd{number}","Operation":"apply","Who":"ann"}}"#);
+        let owner = format!(r#"{{"resourceId":"{number}","lockOwner":"ann","expiryInSeconds":600}}"#);
+        let own = fresh_token();
+        let [of_run, of_owner] = [&run, &owner].map(|body| format!("Content-Length: {}\r\n", body.len()));
+        let in_chunks = format!("Lease-Token: {own}\r\nTransfer-Encoding: chunked\r\n");
+        let (state, mine) = (format!("/terraform/state{number}"), format!("/locks/mine{number}"));
+        let dapr = ["/v1.0-alpha1/lock/s", "/v1.0-alpha1/unlock/s"];
+        for (key, take, ending, headers, body) in [
+            (
+                format!("state{number}"),
+                client.call("LOCK", &state).body(run.clone()),
+                format!("UNLOCK {state}"),
+                of_run,
+                &*run,
+            ),
+            (
+                format!("dapr:s:{number}"),
+                client.post(dapr[0]).body(owner.clone()),
+                format!("POST {}", dapr[1]),
+                of_owner,
+                &owner,
+            ),
+            (
+                format!("mine{number}"),
+                client.put(&format!("{mine}?ttl=10m")).token(&own),
+                format!("DELETE {mine}"),
+                in_chunks,
+                "0\r\n\r\n",
+            ),
+        ] {
+            let status = take.send().await.status;
+            assert!(matches!(status, 200 | 201), "{key}: {status}");
+            let head =
+                format!("{ending} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n{headers}\r\n");
+            let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+            stream.write_all(head.as_bytes()).await.unwrap();
+            // The rest is waited for by then.
+            let mut told = [0; 25];
+            timeout(PATIENCE, stream.read_exact(&mut told)).await.expect(&key).unwrap();
+            assert_eq!(told, *b"HTTP/1.1 100 Continue\r\n\r\n", "{key}");
+            stream.write_all(body.as_bytes()).await.unwrap();
+            drop(stream);
+            let lock = format!("/lock?key={key}");
+            eventually(&key, async || client.get(&lock).send().await.status == 404).await;
+        }
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn refuse_body(
         Ok(room) => room,
         Err(problem) => return Either::Left(ready(Err(problem))),
     };
+    let is_empty = is_known_to_be_empty(&body);
     let look = async move {
         let _room = room;
         // Only the first byte of a chunked body shows that it is not empty.
@@ -51,6 +52,7 @@ pub(crate) fn refuse_body(
             match frame {
                 Ok(frame) if frame.data_ref().is_none_or(|data| data.is_empty()) => {}
                 Ok(_) => return refuse(none),
+                Err(_) if is_empty => return Ok(()),
                 Err(_) => return refuse("the body cannot be read: send none"),
             }
         }
@@ -74,6 +76,7 @@ pub(crate) async fn read_small_body(
     if announced.is_none() && parts.version < Version::HTTP_11 {
         return Err(bad_parameter("body", "over HTTP/1.0, send Content-Length, 0 where there is no body"));
     }
+    let is_empty = is_known_to_be_empty(&body);
     let (context, mut room) = room_to_wait(parts, app)?;
     // The head may be longer than all that is counted here.
     (parts.headers, parts.uri) = Default::default();
@@ -87,9 +90,14 @@ pub(crate) async fn read_small_body(
     let is_whole = |bytes: &Bytes| match announced {
         Some(length) => bytes.len() as u64 == length,
         // Only now: a client may end its stream with an empty frame behind the head.
-        None => parts.version == Version::HTTP_11 || body.is_end_stream(),
+        None => parts.version == Version::HTTP_11 || is_empty || body.is_end_stream(),
     };
     bytes.filter(is_whole).ok_or_else(|| bad_parameter("body", detail))
+}
+
+/// Whether the head said that no body follows. A stream of HTTP/2 says so no more once its client has left.
+pub(super) fn is_known_to_be_empty(body: &Body) -> bool {
+    body.size_hint().exact() == Some(0)
 }
 
 /// Room for a request whose body is waited for: it takes about so much, though nothing of it arrives.
@@ -117,15 +125,21 @@ pub(super) enum BodyFailure {
     NoRoom,
 }
 
-/// Copies what arrives, within [`arrival`]: a piece of it would keep the whole buffer of its connection in memory.
+/// Copies what arrives, within [`arrival`]: a piece of it would keep the whole buffer of its connection in memory. By HTTP/2, the
+/// end of a body is lost when its client leaves, but not that all of it has come.
 pub(super) async fn read_body(
     body: &mut Body,
     most: usize,
     room: &mut RoomTaken,
 ) -> Result<Bytes, BodyFailure> {
     let mut bytes = Vec::new();
+    let length = body.size_hint().exact();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Err(BodyFailure::CutOff) };
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(_) if length == Some(bytes.len() as u64) => break,
+            Err(_) => return Err(BodyFailure::CutOff),
+        };
         let Some(data) = frame.data_ref() else { continue };
         let needed = bytes.len() + data.len();
         if needed > most {

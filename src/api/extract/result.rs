@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, Version};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
 
-use super::body::{BODY_TIMEOUT, BodyFailure, arrival, no_room, read_body};
+use super::body::{BODY_TIMEOUT, BodyFailure, arrival, is_known_to_be_empty, no_room, read_body};
 use super::once::StoreQuery;
 use super::parameters::{announced_bytes, shown_number, single};
 use super::{LockCall, bad_parameter, context_of};
@@ -92,7 +92,8 @@ fn read_head(parts: &Parts, body: &mut Body, app: &AppState) -> Result<StoreCall
     // a body without a length is none, though its client may have sent one.
     let ends_unseen = match parts.version {
         Version::HTTP_11 => false,
-        version => version < Version::HTTP_11 || !body.is_end_stream(),
+        Version::HTTP_2 => !body.is_end_stream() && !is_known_to_be_empty(body),
+        _ => true,
     };
     if announced.is_none() && ends_unseen {
         let detail = "a result needs its Content-Length, but over HTTP/1.1: one that is cut off must not be taken for a whole one";

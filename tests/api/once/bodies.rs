@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use kit::h2;
+use kit::h2::{self, pong};
 use kit::http::{parse, raw};
 use kit::{Answer, Client, Gateway, PATIENCE, eventually, fresh_token};
 
@@ -226,28 +226,12 @@ mod alone {
     }
 }
 
-/// Asks for a sign of life, and reads until it comes: then all that was sent before has been read.
-async fn pong(stream: &mut TcpStream, number: u8) {
-    stream.write_all(&h2::frame(h2::PING, 0, 0, &[number; 8])).await.unwrap();
-    let (pong, mut answered) = (h2::frame(h2::PING, 1, 0, &[number; 8]), Vec::<u8>::new());
-    while !answered.windows(pong.len()).any(|window| window == pong) {
-        let mut more = [0; 1024];
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut more)).await.unwrap().unwrap();
-        assert!(read > 0, "the connection is closed");
-        answered.extend(&more[..read]);
-    }
-}
-
 /// The head of a `POST` over HTTP/2 behind which a body comes.
 fn h2_head(key: &str, token: &str, length: Option<usize>) -> Vec<u8> {
-    let mut block = h2::header_block("POST", &format!("/once/{key}"));
-    let length = length.map(|length| ("content-length", length.to_string()));
-    for (name, value) in [("lease-token", token.to_owned())].into_iter().chain(length) {
-        block.extend([0, u8::try_from(name.len()).unwrap()]);
-        block.extend(name.as_bytes());
-        block.push(u8::try_from(value.len()).unwrap());
-        block.extend(value.as_bytes());
-    }
+    let length = length.map(|length| length.to_string());
+    let length = length.iter().map(|length| ("content-length", length.as_str()));
+    let headers: Vec<_> = [("lease-token", token)].into_iter().chain(length).collect();
+    let block = h2::header_block_with("POST", &format!("/once/{key}"), &headers);
     h2::frame(h2::HEADERS, h2::END_HEADERS, 1, &block)
 }
 
@@ -271,5 +255,28 @@ async fn a_result_that_its_client_cuts_off_over_http_2_is_not_stored() {
         let other = client.put(&format!("/once/{key}")).token(&fresh_token()).send().await;
         other.expect_problem(423, "once-in-progress");
         client.post(&format!("/once/{key}")).token(&token).body("whole").send().await.expect(200);
+    }
+}
+
+/// Its end is lost where both arrive together, but its length is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_arrived_whole_over_http_2_is_stored_though_its_client_left_or_gave_it_up() {
+    let gateway = gateway(MOST).await;
+    let client = Client::new(gateway.address);
+    for number in 0..20 {
+        let (key, resets) = (format!("k{number}"), number % 2 == 1);
+        let token = begin(&client, &key).await;
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        let mut bytes = [h2::PREFACE, &h2::frame(h2::SETTINGS, 0, 0, &[])].concat();
+        bytes.extend(h2_head(&key, &token, Some(4)));
+        bytes.extend(h2::frame(h2::DATA, h2::END_STREAM, 1, b"done"));
+        if resets {
+            bytes.extend(h2::cancel(1));
+        }
+        stream.write_all(&bytes).await.unwrap();
+        let stays = resets.then_some(stream);
+        let other = client.put(&format!("/once/{key}?wait=30s")).token(&fresh_token()).send().await;
+        assert_eq!(other.expect(200).body, "done", "{key}");
+        drop(stays);
     }
 }
