@@ -281,11 +281,38 @@ pub(super) struct CountedBody {
     /// HTTP/1 copies each piece into a buffer at once. That is counted where it is written.
     counts_pieces: bool,
     unread: Arc<Unread>,
+    /// What was counted for the next piece before it was asked for.
+    charged: Option<Charges>,
 }
 
+/// What counts for a piece of an answer, and for the frame that it is the first of.
+type Charges = (Option<Charge>, Option<Charge>);
+
 impl CountedBody {
-    pub(super) fn new(body: Body, is_in_memory: bool, counts_pieces: bool, unread: Arc<Unread>) -> Self {
-        Self { body, rest: Bytes::new(), is_in_memory, counts_pieces, unread }
+    /// The first piece is counted now: by HTTP/2, the head of the answer may be on its way before the piece is asked for. On an
+    /// error, what the answer granted is rolled back.
+    pub(super) fn new(
+        body: Body,
+        is_in_memory: bool,
+        counts_pieces: bool,
+        unread: Arc<Unread>,
+    ) -> Result<Self, TooMuchUnread> {
+        let mut body = Self { body, rest: Bytes::new(), is_in_memory, counts_pieces, unread, charged: None };
+        body.charged = Some(body.charge_next()?);
+        Ok(body)
+    }
+
+    /// Counts the next piece, and the next frame where it begins one.
+    fn charge_next(&self) -> Result<Charges, TooMuchUnread> {
+        let piece = self.counts_pieces.then(|| self.unread.charge(H2_ANSWER_BYTES)).transpose()?;
+        if self.is_in_memory || !self.rest.is_empty() {
+            return Ok((piece, None));
+        }
+        let bytes =
+            self.body.size_hint().exact().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let uncounted_bytes = if self.counts_pieces { SHORT_BYTES } else { PIECE_BYTES };
+        let frame = (bytes > uncounted_bytes).then(|| self.unread.charge(bytes)).transpose()?;
+        Ok((piece, frame))
     }
 }
 
@@ -298,16 +325,12 @@ impl HttpBody for CountedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        // All is counted before the answer learns that it is taken. On an error, what it granted is rolled back.
-        let charge = |bytes: usize| this.unread.charge(bytes).map_err(axum::Error::new);
         let place = this.counts_pieces.then(|| Place::new(&this.unread));
-        let piece = place.is_some().then(|| charge(H2_ANSWER_BYTES)).transpose()?;
+        let (piece, charge) = match this.charged.take() {
+            Some(charged) => charged,
+            None => this.charge_next().map_err(axum::Error::new)?,
+        };
         if this.rest.is_empty() {
-            let uncounted_bytes = if this.counts_pieces { SHORT_BYTES } else { PIECE_BYTES };
-            let bytes =
-                this.body.size_hint().exact().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-            let is_counted = bytes > uncounted_bytes && !this.is_in_memory;
-            let charge = is_counted.then(|| charge(bytes)).transpose()?;
             match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => this.rest = counted(data, None, charge),
@@ -348,7 +371,7 @@ mod tests {
         let (address, tcp_timeout) = ((Ipv4Addr::LOCALHOST, 1).into(), TcpTimeout::default());
         let peer = Peer { address, subject: None, tcp_timeout, is_cut: AtomicBool::new(false) };
         let unread = Backpressure::new(usize::MAX, counts.clone()).connection(&Arc::new(peer));
-        let mut body = CountedBody::new(Body::from(vec![0; BYTES]), false, true, unread);
+        let mut body = CountedBody::new(Body::from(vec![0; BYTES]), false, true, unread).unwrap();
         let piece = body.frame().await.unwrap().unwrap();
         drop(body);
         assert!(usize::try_from(counts.unread_bytes.get()).unwrap() >= BYTES);

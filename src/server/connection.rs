@@ -1,6 +1,5 @@
 //! One connection: its time limits, its part in the drain, and whether hyper serves it.
 
-use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
 use super::application::{Application, BodyWasRead, InMemory, Malformed, Peer};
-use super::backpressure::{Backpressure, CountedBody, PIECE_BYTES, Unread};
+use super::backpressure::{Backpressure, CountedBody, PIECE_BYTES, TooMuchUnread, Unread};
 use super::phase::{DRAIN_GRACE, Phase};
 use super::protocol::{Answers, Protocols, Served};
 use super::requests::{InFlight, Requests};
@@ -276,7 +275,7 @@ fn respond(
     in_flight: InFlight,
     phase: watch::Receiver<Phase>,
     unread: Arc<Unread>,
-) -> impl Future<Output = Result<Response, Infallible>> {
+) -> impl Future<Output = Result<Response, TooMuchUnread>> {
     let version = request.version();
     let (has_body, is_malformed) = (!request.body().is_end_stream(), malformed.is_some());
     let is_coded = request.headers().contains_key(TRANSFER_ENCODING);
@@ -302,10 +301,16 @@ fn respond(
                     }
                 }))
             });
-        } else if version == Version::HTTP_2 && !response.body().is_end_stream() {
-            response = response.map(|body| Body::new(CountedBody::new(body, is_in_memory, true, unread)));
-        } else if response.body().size_hint().lower() > PIECE_BYTES as u64 {
-            response = response.map(|body| Body::new(CountedBody::new(body, is_in_memory, false, unread)));
+        } else {
+            let is_counted = match version {
+                Version::HTTP_2 => !response.body().is_end_stream(),
+                _ => response.body().size_hint().lower() > PIECE_BYTES as u64,
+            };
+            if is_counted {
+                let (head, body) = response.into_parts();
+                let body = CountedBody::new(body, is_in_memory, version == Version::HTTP_2, unread)?;
+                response = Response::from_parts(head, Body::new(body));
+            }
         }
         if version <= Version::HTTP_11 && (is_last || *phase.borrow() != Phase::Serving) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

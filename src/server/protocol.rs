@@ -1,6 +1,5 @@
 //! The two protocols, and how hyper speaks each of them.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,6 +12,7 @@ use hyper::service::HttpService;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio_util::task::TaskTracker;
 
+use super::backpressure::TooMuchUnread;
 use super::settings::ServerSettings;
 use super::wire::{Spoken, Wire};
 
@@ -44,12 +44,12 @@ pub(super) enum Served<A: Answers> {
 
 /// The type of service that hyper needs.
 pub(super) trait Answers:
-    HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send + Unpin + 'static> + Unpin
+    HttpService<Incoming, ResBody = Body, Error = TooMuchUnread, Future: Send + Unpin + 'static> + Unpin
 {
 }
 
 impl<A> Answers for A where
-    A: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send + Unpin + 'static> + Unpin
+    A: HttpService<Incoming, ResBody = Body, Error = TooMuchUnread, Future: Send + Unpin + 'static> + Unpin
 {
 }
 
