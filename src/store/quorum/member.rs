@@ -250,7 +250,7 @@ impl Member {
         let link = self.supervisor.link(begin_by).await.map_err(|error| out(error.to_string()))?;
         self.eligibility_of(&link.incarnation).map_err(out)?;
         let until = self.until(call.until).ok_or_else(|| out("its clock is not known yet".to_owned()))?;
-        let place = link.permit(begin_by).await.map_err(|error| out(error.to_string()))?;
+        let place = link.permit(false, begin_by).await.map_err(|error| out(error.to_string()))?;
         // The caller does not wait for another link: other servers can answer.
         let _place = place.ok_or_else(|| out("its connection broke".to_owned()))?;
         if let Some(shortcut) = &call.shortcut {

@@ -72,7 +72,7 @@ impl RedisStore {
         add_args: impl Fn(&Link, &mut Cmd),
     ) -> Result<(T, Arc<Link>), StoreError> {
         let add_args = &add_args;
-        self.step(bucket, grants, deadline, |link, is_asking| async move {
+        self.step(bucket, grants, false, deadline, |link, is_asking| async move {
             script.run(&mut link.connection.clone(), is_asking, keys, |call| add_args(&link, call)).await
         })
         .await
@@ -89,7 +89,7 @@ impl RedisStore {
         batcher: Option<&Arc<Batcher<P>>>,
         deadline: Instant,
     ) -> Result<(T, Arc<Link>), StoreError> {
-        self.step(bucket, grants, deadline, |link, is_asking| async move {
+        self.step(bucket, grants, P::IS_BEGIN, deadline, |link, is_asking| async move {
             let shared = match batcher.filter(|_| self.keys.share_a_slot()) {
                 Some(batcher) => Some(batcher.send(&link, operation).await?),
                 None => None,
@@ -109,10 +109,11 @@ impl RedisStore {
         &self,
         bucket: Bucket,
         grants: bool,
+        is_begin: bool,
         deadline: Instant,
         ask: impl Fn(Arc<Link>, bool) -> F,
     ) -> Result<(T, Arc<Link>), StoreError> {
-        let mut tries = Tries::new(&self.servers, bucket, grants, deadline);
+        let mut tries = Tries::new(&self.servers, bucket, grants, is_begin, deadline);
         loop {
             let TryAt { link, is_asking, permit } = tries.next().await?;
             let asked_at = Instant::now();

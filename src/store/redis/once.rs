@@ -136,7 +136,8 @@ impl RedisStore {
         let bucket = self.keys.bucket_of(key);
         let (reply, link): (RecordReply, _) = if is_aside {
             let (store, aside) = (&store, &self.keys.aside(key, &Attempt::generate().to_string()));
-            self.step(bucket, false, deadline, |link, _| aside::store(link, store, aside, deadline)).await?
+            self.step(bucket, false, false, deadline, |link, _| aside::store(link, store, aside, deadline))
+                .await?
         } else {
             let batcher = (!is_long).then_some(&self.fast_path.stores);
             self.run_batched(bucket, false, &store, batcher, deadline).await?
@@ -286,10 +287,11 @@ impl RedisStore {
     ) -> Result<SeenRecord, StoreError> {
         let _turn = link.turn_to_read(deadline).await?;
         let record = &self.keys.once(key);
-        let read = self.step(self.keys.bucket_of(key), false, deadline, |link, is_asking| async move {
-            let get = redis::cmd("GET").arg(record).take();
-            send(&mut link.connection.clone(), is_asking, get).await
-        });
+        let read =
+            self.step(self.keys.bucket_of(key), false, false, deadline, |link, is_asking| async move {
+                let get = redis::cmd("GET").arg(record).take();
+                send(&mut link.connection.clone(), is_asking, get).await
+            });
         let text: Vec<u8> = match read.await {
             Ok((text, _)) => text,
             // Only reading was asked for.

@@ -27,6 +27,9 @@ pub(crate) trait BatchedOperation: Send + Sync + Sized + 'static {
     /// Whether it is sent also where its caller has left before that, as a caller who releases or renews relies on.
     const IS_OWED: bool = true;
 
+    /// Whether it begins a record.
+    const IS_BEGIN: bool = false;
+
     /// Whether it stands before those that do not.
     fn stands_first(&self) -> bool {
         false

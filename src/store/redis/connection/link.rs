@@ -27,9 +27,15 @@ use crate::store::redis::pubsub::hints::Listener;
 /// the server counts as silent. A command whose caller has left does not count any more, though Redis may still get it.
 pub(crate) const MOST_UNDER_WAY: usize = 1_024;
 
+/// The most begins of records among them: a crowd of these leaves room for locks.
+const MOST_BEGINS: usize = 96;
+
 /// So many long results are read at once over one link. Each may have 1 MiB, of which the gateway's limit for unread answers knows
 /// nothing yet.
 const MOST_RESULTS_READ: usize = 4;
+
+/// What a command under way holds, to be given up with its answer.
+pub(crate) type Permit = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// Links so far, of all servers.
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
@@ -58,6 +64,8 @@ pub(crate) struct Link {
     results_read: Semaphore,
     /// Closed where the link is broken. From that moment no request gets it any more.
     permits: Arc<Semaphore>,
+    /// Begins that may be under way. Those of a silent server hold up those of no other.
+    begins: Arc<Semaphore>,
     /// Tells the supervisor, and those who still wait for an answer.
     broken: CancellationToken,
 }
@@ -76,6 +84,7 @@ impl Link {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let results_read = Semaphore::new(MOST_RESULTS_READ);
         let permits = Arc::new(Semaphore::new(MOST_UNDER_WAY));
+        let begins = Arc::new(Semaphore::new(MOST_BEGINS));
         let broken = CancellationToken::new();
         Self {
             connection,
@@ -89,21 +98,23 @@ impl Link {
             door,
             results_read,
             permits,
+            begins,
             broken,
         }
     }
 
-    /// A permit for a command among those under way, to be given up with the answer; `None` where the link is broken by then.
-    pub(crate) async fn permit(&self, deadline: Instant) -> Result<Option<OwnedSemaphorePermit>, StoreError> {
-        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
-            return Ok(Some(permit));
+    /// A permit for a command among those under way, to be given up with the answer, and for a begin one among these as well; `None`
+    /// where the link is broken by then.
+    pub(crate) async fn permit(
+        &self,
+        is_begin: bool,
+        deadline: Instant,
+    ) -> Result<Option<Permit>, StoreError> {
+        let begins = if is_begin { take(&self.begins, deadline).await? } else { None };
+        if is_begin && begins.is_none() {
+            return Ok(None);
         }
-        match timeout_at(deadline, Arc::clone(&self.permits).acquire_owned()).await {
-            Ok(permit) => Ok(permit.ok()),
-            Err(_) => {
-                Err(StoreError::Unavailable("too many commands wait for an answer of Redis".to_owned()))
-            }
-        }
+        Ok(take(&self.permits, deadline).await?.map(|permit| (permit, begins)))
     }
 
     /// A turn to read a long result, to be given up once it is read. Those of a silent server hold up those of no other.
@@ -135,6 +146,7 @@ impl Link {
     /// Says that this connection must not be used again: a reply timed out on it, it failed, or its supervisor has left it.
     pub(crate) fn report_broken(&self) {
         self.permits.close();
+        self.begins.close();
         self.broken.cancel();
     }
 
@@ -145,5 +157,16 @@ impl Link {
 
     pub(crate) fn is_usable(&self) -> bool {
         !self.permits.is_closed()
+    }
+}
+
+/// One of those that there are; `None` where there will be none any more.
+async fn take(of: &Arc<Semaphore>, deadline: Instant) -> Result<Option<OwnedSemaphorePermit>, StoreError> {
+    if let Ok(permit) = Arc::clone(of).try_acquire_owned() {
+        return Ok(Some(permit));
+    }
+    match timeout_at(deadline, Arc::clone(of).acquire_owned()).await {
+        Ok(permit) => Ok(permit.ok()),
+        Err(_) => Err(StoreError::Unavailable("too many commands wait for an answer of Redis".to_owned())),
     }
 }

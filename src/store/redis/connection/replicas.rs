@@ -68,10 +68,11 @@ impl Replicas {
     /// Waits until they have the result in a record.
     pub(crate) async fn have_result(&self, written: &Written<'_>, deadline: Instant) -> Result<(), String> {
         let record = written.keys.concat().into_boxed_slice();
-        if self.results.lock().get(&record) == Some(&written.number) {
+        let is_known = || self.results.lock().get(&record) == Some(&written.number);
+        if is_known() {
             return Ok(());
         }
-        self.have(written, deadline).await?;
+        self.ask(written, deadline, is_known).await?;
         let mut results = self.results.lock();
         if results.len() >= MOST_RESULTS {
             results.clear();
@@ -83,10 +84,23 @@ impl Replicas {
     /// Waits until as many replicas as are needed have the grant of this number. The error says, for people, why it is
     /// not to be relied on.
     pub(crate) async fn have(&self, written: &Written<'_>, deadline: Instant) -> Result<(), String> {
+        self.ask(written, deadline, || false).await
+    }
+
+    /// The same, unless it is known once there is a connection: of a crowd that waits for these, one asks.
+    async fn ask(
+        &self,
+        written: &Written<'_>,
+        deadline: Instant,
+        is_known: impl Fn() -> bool,
+    ) -> Result<(), String> {
         let (needed, kind) = (self.needed, written.kind);
         let ask = async {
             loop {
                 let Ok(mut connection) = self.pool.get().await else { return None };
+                if is_known() {
+                    return Some(Ok(Some(needed)));
+                }
                 match connection.ask(written, needed, deadline).await {
                     // The next may be a better one: those of a server that was restarted are all useless.
                     Err(error) if error.is_unrecoverable_error() => {}

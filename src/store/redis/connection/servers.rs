@@ -7,13 +7,12 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
 use super::cluster::Cluster;
 use super::connector::Target;
-use super::link::Link;
+use super::link::{Link, Permit};
 use super::scan::Scan;
 use super::sentinel::Sentinels;
 use super::supervisor::LinkSupervisor;
@@ -154,6 +153,8 @@ pub(crate) struct Tries<'a> {
     bucket: Bucket,
     /// Whether the step may grant a lock.
     grants: bool,
+    /// Whether it begins a record.
+    is_begin: bool,
     /// No try is begun later.
     last_start: Instant,
     pauses: Backoff,
@@ -166,14 +167,20 @@ pub(crate) struct TryAt {
     /// Whether to say that another server has pointed here for this once.
     pub(crate) is_asking: bool,
     /// To be given up with the answer.
-    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) permit: Permit,
 }
 
 impl<'a> Tries<'a> {
-    pub(crate) fn new(servers: &'a Servers, bucket: Bucket, grants: bool, deadline: Instant) -> Self {
+    pub(crate) fn new(
+        servers: &'a Servers,
+        bucket: Bucket,
+        grants: bool,
+        is_begin: bool,
+        deadline: Instant,
+    ) -> Self {
         let pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let last_start = part_of(deadline, BEGUN_WITHIN);
-        Self { servers, bucket, grants, last_start, pauses, redirect: None }
+        Self { servers, bucket, grants, is_begin, last_start, pauses, redirect: None }
     }
 
     /// Makes the way ready for the next try: to where locks may be granted, if the step may grant one.
@@ -187,7 +194,7 @@ impl<'a> Tries<'a> {
                 (servers, _) => (servers.link(self.bucket, self.last_start).await?, false),
             };
             // Nothing was sent over a link that broke meanwhile: there will be another.
-            if let Some(permit) = link.permit(self.last_start).await? {
+            if let Some(permit) = link.permit(self.is_begin, self.last_start).await? {
                 if self.grants {
                     link.gate.may_grant()?;
                 }

@@ -28,6 +28,7 @@ pub(crate) struct BeginOperation {
 impl BatchedOperation for BeginOperation {
     /// If the caller has gone, it is better not to begin.
     const IS_OWED: bool = false;
+    const IS_BEGIN: bool = true;
 
     fn script() -> &'static Script {
         &BEGIN
