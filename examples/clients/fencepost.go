@@ -1,5 +1,4 @@
-// Package fencepost is a Fencepost client for Go 1.19 and later. It needs no other package: copy this file into your
-// module, as fencepost/fencepost.go.
+// Package fencepost is a client for Go 1.19 and later. Copy this file into your module, as fencepost/fencepost.go.
 package fencepost
 
 import (
@@ -288,7 +287,8 @@ func (c *Client) leave(lease *Lease, isClean bool) error {
 
 // Renew lengthens a lease to this time from now on.
 func (c *Client) Renew(ctx context.Context, lease *Lease, ttl time.Duration) (failed error) {
-	if failed = c.each(ctx, "PATCH", lease, url.Values{"ttl": {inMs(ttl)}}, lease.EndsAt()); errors.Is(failed, ErrLost) {
+	failed = c.each(ctx, "PATCH", lease, url.Values{"ttl": {inMs(ttl)}}, lease.EndsAt())
+	if problem := new(Error); errors.As(failed, &problem) && errors.Is(failed, ErrLost) && problem.Status/100 == 4 {
 		lease.end()
 	}
 	return failed

@@ -184,7 +184,7 @@ export class Fencepost {
     const query = { ttl: `${Math.round(ttlMs)}ms` }, { key, token, endsAt, path } = lease, signal = lease.end?.signal;
     const failing = (error) => {
       if (!(error instanceof Lost)) return error;
-      over(lease, error);
+      if (error.status < 500) over(lease, error); // Else another renewal may have come in time.
       throw error; // No other failure hides it.
     };
     const ask = (one) => this.call("PATCH", one, token, endsAt, query, { path, signal }).catch(failing);

@@ -214,7 +214,7 @@ class Fencepost:
 
     def renew(self, lease: Lease, ttl_s: float | None = None) -> None:  # Else for as long as it was taken for.
         try: self._lengthen(lease, ttl_s)
-        except Lost: lease.lost.set(); raise
+        except Lost as error: lease.lost.set() if error.status in (404, 409) else None; raise  # Else it was late.
     def _lengthen(self, lease: Lease, ttl_s: float | None) -> None:
         query = {"ttl": lease.ttl if ttl_s is None else ms("ttl_s", ttl_s)}
         got = self._each("PATCH", lease.key, lease.token, lease.ends_at, query, lease.path, lease)

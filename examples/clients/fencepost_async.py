@@ -74,7 +74,7 @@ class AsyncFencepost:
 
     async def renew(self, lease: Lease, ttl_s: float | None = None) -> None:
         try: await in_thread(lambda: self.blocking._lengthen(lease, ttl_s))
-        except Lost: lease.lost.set(); raise  # Here, since an event of a task is not to be set in a thread.
+        except Lost as error: lease.lost.set() if error.status in (404, 409) else None; raise  # Not in a thread.
 
     async def release(self, lease: Lease) -> None:
         until = now() + self.blocking._end(lease)  # Here, for the same reason.
