@@ -92,6 +92,8 @@ const broken = {
   next: (response, next) => next(fails()),
   answered: (response) => response.status(402).json({ is: "declined" }),
   piped: (response) => pipeline(Readable.from(failing()), response, () => {}),
+  twice: (response) => pipeline(Readable.from(failing()), response, (error) => response.destroy(error)),
+  other: (response) => response.status(402).end(),
   left: (response) => response.destroy(),
 };
 app.post("/broken/:how", idempotent(locks, { userOf }), (request, response, next) => {

@@ -74,7 +74,7 @@ async fn what_runs_after_the_answer_of_express_does_not_change_it(scene: Scene) 
 /// The page of the error would follow the half, with a length of its own, and a 4xx would be told for a day.
 async fn an_answer_of_express_that_breaks_off_is_not_known_and_not_stored(scene: Scene) {
     let server = express(&scene, BROKEN_HANDLERS).await;
-    for how in ["thrown", "own", "next", "answered", "piped", "left"] {
+    for how in ["thrown", "own", "next", "answered", "piped", "twice", "other", "left"] {
         for status in [503, 500] {
             let said = post(&server, &format!("broken/{how}"), "").await;
             let whole = format!("{{\"detail\":\"it is not known whether this was done\"}}\n {status}");
