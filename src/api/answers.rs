@@ -214,6 +214,8 @@ pub(super) fn lock(
     let lease = others.find(|other| !other.is_released).unwrap_or(lease);
     let (mut holder, fencing_token) = (HolderView::of(lease), lease.fencing_token);
     holder.slot = holder.slot.filter(|_| yours == Some(true));
+    // Not all are named, and another may have a holder.
+    holder.released &= sharing.as_ref().is_none_or(|sharing| sharing.held == sharing.holders.len() as u64);
     holder.slots = sharing.as_ref().map(|sharing| sharing.slots.get());
     let held = sharing.as_ref().map(|sharing| sharing.held);
     let holders = sharing.filter(|_| with_holders);

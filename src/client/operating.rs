@@ -39,7 +39,7 @@ pub(crate) struct ShownLock {
     #[serde(flatten)]
     pub(crate) grant: ShownGrant,
     pub(crate) waiters: u64,
-    /// How many hold it, where it is held by slots; the rest is about the one whose lease ends first.
+    /// How many hold it, where it is held by slots; the rest is about the holder whose lease ends first.
     #[serde(default, rename(deserialize = "held"), skip_serializing_if = "Option::is_none")]
     pub(crate) held_by: Option<u64>,
     /// The smallest number of slots that one of them has said.

@@ -259,7 +259,7 @@ impl LockService {
             }
             Acquired::TakenOver => {
                 guard.disarm();
-                let reason = "a later request of the same token was granted the lock";
+                let reason = "another request of the same token was granted the lock";
                 Err(StoreError::Unknown(reason.to_owned()))
             }
             Acquired::NotTaken(why) => {

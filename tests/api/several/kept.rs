@@ -150,7 +150,7 @@ async fn whose_later_request_is_granted_the_lock_is_told_so() {
     second.await.unwrap().expect(201);
     let told = first.await.unwrap().expect_problem(503, "outcome-unknown").json();
     let detail = told["detail"].as_str().unwrap();
-    assert!(detail.contains("a later request of the same token was granted the lock"), "{detail}");
+    assert!(detail.contains("another request of the same token was granted the lock"), "{detail}");
 }
 
 /// The next event of a stream of lines that is no heartbeat; `None` at its end.
