@@ -19,6 +19,7 @@ use fencepost::telemetry::{ConnectionRefused, Connections};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
 use super::{GET, TestServer, get_ok, h2, poll_until, read_response, read_to_close, settings};
@@ -407,7 +408,7 @@ impl HttpBody for Grant {
 
     /// It takes its time: meanwhile, other tasks write what was begun.
     fn size_hint(&self) -> SizeHint {
-        thread::sleep(Duration::from_millis(100));
+        block_in_place(|| thread::sleep(Duration::from_millis(100)));
         SizeHint::with_exact(self.bytes.len() as u64)
     }
 }
