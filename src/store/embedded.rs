@@ -187,7 +187,8 @@ impl EmbeddedStore {
         let disk = Arc::new(disk);
         let mut state = State::read(Arc::clone(&disk), settings, clock)?;
         disk.make_private();
-        state.save(Moment::now(clock)).map_err(|error| file::failed(disk.path(), &error))?;
+        let now = Moment::now(clock);
+        state.save(now, now.boot).map_err(|error| file::failed(disk.path(), &error))?;
         Ok(state)
     }
 

@@ -62,6 +62,12 @@ impl WaitQueues {
         });
     }
 
+    /// All steps since then are undone, or may be: what they offered or took is void. Who lost a ticket by that puts it back.
+    pub(super) fn undo(&mut self, since: Duration) {
+        self.queues.values_mut().for_each(|queue| queue.undo(since));
+        (self.hints, self.session) = (Vec::new(), rand::random());
+    }
+
     /// Lets `attempt` stand for those that it supersedes, before any other step of it.
     pub(super) fn prepare(
         &mut self,

@@ -4,6 +4,7 @@
 //! batch of steps can be written to the file at once, or be undone if that fails.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::time::Duration;
 
 use crate::clock::whole_ms;
@@ -223,7 +224,7 @@ impl Table {
     }
 
     /// Says which locks with waiters are due, and in how many milliseconds. Also returns the session, which changes
-    /// when the table is read from the file anew.
+    /// when waiters may have lost their tickets.
     pub(super) fn heartbeat(&self, now: Duration) -> (u64, Vec<(LockKey, u64)>) {
         self.queues.beat(now, true, |key| self.room(key, now))
     }
@@ -276,7 +277,7 @@ impl Table {
 
     /// What was added, changed or removed since the last call, in order and with repetitions.
     pub(super) fn take_changes(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.changes)
+        mem::take(&mut self.changes)
     }
 
     /// Notes the ends of what changed by the wall clock of now.
@@ -293,12 +294,21 @@ impl Table {
             records.map(|(id, record)| Change { id: id.clone(), before: Some(record.clone()) }).collect();
     }
 
-    /// Makes every record what it was before these changes. No number is given back, and who waits has to ask again.
-    pub(super) fn undo(&mut self, changes: Vec<Change>) {
+    /// Makes every record what it was before these changes, of a batch that began at `since`. No number is given back.
+    pub(super) fn undo(&mut self, changes: Vec<Change>, since: Duration) {
+        // A full disk is tried again and again, without a change.
+        if !changes.is_empty() {
+            self.queues.undo(since);
+        }
         for Change { id, before } in changes.into_iter().rev() {
             self.set(&id, before);
         }
-        self.queues = WaitQueues::new(self.settings.line);
+    }
+
+    /// Takes what was read anew from the file. Who waits still does.
+    pub(super) fn replace_records(&mut self, read: Self) {
+        let queues = mem::replace(&mut self.queues, WaitQueues::new(self.settings.line));
+        *self = Self { queues, ..read };
     }
 
     /// What was noted for the waiters since the last call.

@@ -91,15 +91,16 @@ impl State {
         Ok(Self { table, kept })
     }
 
-    /// Writes what changed, or undoes it. Written even if nothing did, when opening: that shows that the file can be written.
-    pub(super) fn save(&mut self, now: Moment) -> Result<(), StoreError> {
+    /// Writes what changed in a batch that began at `since`, or undoes it. Written even if nothing did, when opening: that shows
+    /// that the file can be written.
+    pub(super) fn save(&mut self, now: Moment, since: Duration) -> Result<(), StoreError> {
         let changes = self.table.take_changes();
         self.table.tell(&changes, now);
         let written = self.write(&changes, now);
         if let Err(error) = &written {
             // The writer answers only what is certainly on disk. After a failure redb refuses to go on.
             self.kept.fail(error, matches!(error, StoreError::Unknown(_)) && !changes.is_empty());
-            self.table.undo(changes);
+            self.table.undo(changes, since);
         }
         written
     }
@@ -147,12 +148,12 @@ impl State {
         (self.kept.unwritable, self.kept.is_in_doubt) = (None, false);
         let is_lost = found.is_none();
         if let Some(table) = found {
-            self.table = table;
+            self.table.replace_records(table);
         }
         let now = Moment::now(clock);
         // Where the file was away, another gateway may have granted locks by the numbers of a file of its own.
         self.table.start_run(self.table.last_fence(), now.wall);
-        if self.save(now).is_ok() {
+        if self.save(now, now.boot).is_ok() {
             tracing::info!("the store works again: locks are granted");
         }
         is_lost
@@ -301,7 +302,7 @@ impl Writer {
                 after => answers.push((answer, after > before)),
             }
         }
-        (self.commit(), answers)
+        (self.commit(now), answers)
     }
 
     /// Where this process stood still, or the machine slept, the file may have been away, and another gateway may have granted locks meanwhile.
@@ -322,8 +323,8 @@ impl Writer {
     }
 
     /// Makes what changed durable, if anything did. A wall clock that was set is a change, too: over a reboot, the file needs what
-    /// it was set to.
-    fn commit(&mut self) -> Result<(), StoreError> {
+    /// it was set to. The steps began at `since`.
+    fn commit(&mut self, since: Duration) -> Result<(), StoreError> {
         let now = Moment::now(&*self.clock);
         let changed = self.state.table.change_count();
         if changed == 0 && !self.state.kept.file.as_ref().is_some_and(|file| file.is_stepped(now)) {
@@ -331,7 +332,7 @@ impl Writer {
         }
         let purged = (PURGED_PER_CHANGE * changed).clamp(LEAST_PURGED, MOST_PURGED);
         self.state.table.purge(now.boot, purged);
-        let Err(error) = self.state.save(now) else { return Ok(()) };
+        let Err(error) = self.state.save(now, since) else { return Ok(()) };
         log_failure(&error);
         match (error, self.state.reopen(&self.settings, &*self.clock)) {
             (StoreError::Unknown(reason), true) => Err(StoreError::Unavailable(reason)),
@@ -352,11 +353,11 @@ impl Writer {
         if !is_writable {
             return true;
         }
-        let table = &mut self.state.table;
-        let is_all = table.purge(self.clock.boot(), MOST_PURGED);
-        table.purge_lines(self.clock.boot());
+        let (now, table) = (self.clock.boot(), &mut self.state.table);
+        let is_all = table.purge(now, MOST_PURGED);
+        table.purge_lines(now);
         // A failure is logged there, and no caller waits for this.
-        let _ = self.commit();
+        let _ = self.commit(now);
         is_all
     }
 

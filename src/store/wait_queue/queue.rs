@@ -338,6 +338,15 @@ impl WaitQueue {
         self.offers.clear();
     }
 
+    /// All steps since then are undone, or may be. Their callers were not told of the tickets that they gave.
+    pub(super) fn undo(&mut self, since: Duration) {
+        self.rests_until.take();
+        self.offers.clear();
+        let first_new = Ticket::new(u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
+        let unknown: Vec<_> = self.present.range(first_new..).map(|(_, token)| **token).collect();
+        unknown.iter().for_each(|token| self.remove(token));
+    }
+
     /// Removes tickets whose time away is over.
     pub(super) fn purge(&mut self, now: Duration) {
         while let Some((lost_at, token)) = self.away.first().copied() {

@@ -17,6 +17,8 @@ use kit::{Answer, Client, Gateway, eventually, fresh_token};
 use super::Namespace;
 use super::clock::TestClock;
 
+mod waiters;
+
 /// What the operating system calls it.
 const REASON: &str = "No space left on device";
 /// What a file in memory takes room by.

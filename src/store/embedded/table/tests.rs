@@ -210,7 +210,7 @@ fn what_is_undone_leaves_everything_as_it_was() {
     released_of(&mut table, &new.key, &new.token, Tombstone::Final, NOW);
     assert_ne!(all(&mut table), before);
     let changes = table.take_changes();
-    table.undo(changes);
+    table.undo(changes, NOW);
     assert_eq!(all(&mut table), before);
     assert_eq!((table.change_count(), table.last_fence()), (0, last.get()));
 }

@@ -67,7 +67,7 @@ fn what_is_undone_leaves_records_and_their_room_as_they_were() {
     assert_eq!(table.once_bytes, 3 * 850 + "doneworkingnew".len() as u64 + 70 + 2_000);
     assert_ne!(works(&table), before.0);
     let changes = table.take_changes();
-    table.undo(changes);
+    table.undo(changes, NOW);
     assert_eq!((works(&table), table.once_bytes, table.ends.clone()), before);
 }
 

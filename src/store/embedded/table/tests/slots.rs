@@ -291,7 +291,7 @@ fn slots_that_are_undone_or_changed_leave_no_trace_in_what_is_counted() {
     granted(&mut table, &second, NOW);
     renewed(&mut table, &first.token, ttl(60_000), NOW);
     let changes = table.take_changes();
-    table.undo(changes);
+    table.undo(changes, NOW);
     assert_eq!(slot_of(&granted(&mut table, &wants(token(), 2), NOW)), (2, 2));
     assert_eq!(refused(&mut table, &wants(token(), 2), NOW).sharing.map(|sharing| sharing.held), Some(2));
 }
