@@ -185,9 +185,8 @@ impl EmbeddedStore {
     /// Reads what lies on a disk, and shows that it can be written.
     fn read(disk: Disk, settings: &EmbeddedSettings, clock: &dyn Clock) -> Result<State, OpenError> {
         let disk = Arc::new(disk);
-        let mut state = State::read(Arc::clone(&disk), settings, clock)?;
+        let (mut state, now) = (State::read(Arc::clone(&disk), settings, clock)?, Moment::now(clock));
         disk.make_private();
-        let now = Moment::now(clock);
         state.save(now, now.boot).map_err(|error| file::failed(disk.path(), &error))?;
         Ok(state)
     }
