@@ -66,7 +66,7 @@ async fn acquire_and_release(service: &LockService, key: &LockKey) {
 async fn take(service: &LockService, key: &LockKey) -> LeaseToken {
     let answer = service.acquire(wish(key)).await.unwrap();
     match answer.outcome {
-        Outcome::Granted(_, guard, _) => guard.disarm(),
+        Outcome::Granted(_, guard, ..) => guard.disarm(),
         other => panic!("{key:?} is not free: {other:?}"),
     }
     answer.token
