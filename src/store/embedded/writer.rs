@@ -25,6 +25,8 @@ const BATCH_BYTES: usize = 7 * 1024 * 1024;
 /// How many ended records a commit removes for each record that it changes. No command makes more than one, so ended
 /// records cannot pile up, and they delay the commit only a little.
 const PURGED_PER_CHANGE: usize = 2;
+/// How often a file that cannot be written is tried again where no change is asked for. That reads all of it.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// The committed state, and the file that holds it.
 pub(super) struct State {
@@ -42,6 +44,8 @@ struct Kept {
     batch: u64,
     /// Why the file cannot be written at present, if it cannot.
     unwritable: Option<String>,
+    /// When it was last tried to open it anew.
+    tried: Instant,
     /// Whether the table may be wrong: the file may hold changes that were undone, or is not where it was.
     is_in_doubt: bool,
 }
@@ -87,12 +91,12 @@ impl State {
     ) -> Result<Self, OpenError> {
         let file = StoreFile::open(&disk, clock)?;
         let table = file.read(&disk, settings, clock)?;
-        let kept = Kept { disk, batch: file.batch(), file: Some(file), unwritable: None, is_in_doubt: false };
+        let (batch, file, tried) = (file.batch(), Some(file), Instant::now());
+        let kept = Kept { disk, batch, file, unwritable: None, tried, is_in_doubt: false };
         Ok(Self { table, kept })
     }
 
-    /// Writes what changed in a batch that began at `since`, or undoes it. Written even if nothing did, when opening: that shows
-    /// that the file can be written.
+    /// Writes what changed `since` then, or undoes it. Written even if nothing did, when opening: that shows that the file can be written.
     pub(super) fn save(&mut self, now: Moment, since: Duration) -> Result<(), StoreError> {
         let changes = self.table.take_changes();
         self.table.tell(&changes, now);
@@ -136,7 +140,9 @@ impl State {
 
     /// After a failure: opens the file anew, and writes to it. Returns whether a batch in doubt is now certainly lost.
     fn reopen(&mut self, settings: &EmbeddedSettings, clock: &dyn Clock) -> bool {
-        let found = match self.kept.recover(settings, clock) {
+        let found = self.kept.recover(settings, clock);
+        self.kept.tried = Instant::now();
+        let found = match found {
             Ok(found) => found,
             Err(reason) => {
                 // Where it is away, what is known here may be what another gateway has changed since.
@@ -308,9 +314,9 @@ impl Writer {
     /// Where this process stood still, or the machine slept, the file may have been away, and another gateway may have granted locks meanwhile.
     fn begin_run_if_stood_still(&mut self) {
         let slept = self.clock.boot().saturating_sub(self.tidied_at_boot);
-        if self.tidied.elapsed().max(slept) > 2 * TIDY_EVERY && judge_clock(&*self.clock).is_ok() {
-            let table = &mut self.state.table;
-            table.start_run(table.last_fence(), self.clock.wall());
+        let stood_still = self.tidied.elapsed().max(slept) > 2 * TIDY_EVERY;
+        if stood_still && self.finds_file() && judge_clock(&*self.clock).is_ok() {
+            self.state.table.start_run(self.state.table.last_fence(), self.clock.wall());
         }
     }
 
@@ -340,17 +346,16 @@ impl Writer {
         }
     }
 
-    /// Removes some of what has ended, so that neither memory nor file grows with the keys that were ever used. Returns whether
-    /// that was all.
+    /// Removes some of what has ended, so that neither memory nor file grows without end. Returns whether that was all.
     fn tidy(&mut self) -> bool {
-        let is_writable = self.state.kept.unwritable.is_none();
-        if let Err(error) = self.state.check_place() {
-            if is_writable {
-                log_failure(&error);
-            }
+        if !self.finds_file() {
             return true;
         }
-        if !is_writable {
+        if self.state.kept.unwritable.is_some() {
+            // An alarm is to end without a client that asks.
+            if self.state.kept.tried.elapsed() >= TRY_AGAIN_AFTER {
+                self.state.reopen(&self.settings, &*self.clock);
+            }
             return true;
         }
         let (now, table) = (self.clock.boot(), &mut self.state.table);
@@ -359,6 +364,14 @@ impl Writer {
         // A failure is logged there, and no caller waits for this.
         let _ = self.commit(now);
         is_all
+    }
+
+    /// Whether the file is still where it was. If not, nothing is granted or told from here on.
+    fn finds_file(&mut self) -> bool {
+        let is_writable = self.state.kept.unwritable.is_none();
+        let lost = self.state.check_place().err();
+        lost.iter().filter(|_| is_writable).for_each(log_failure);
+        lost.is_none()
     }
 
     /// Closes the file, and only then says so.

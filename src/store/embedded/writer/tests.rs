@@ -19,6 +19,7 @@ use crate::store::embedded::EmbeddedStore;
 use crate::store::{Check, Inspect, LockStore, Release, Request, StoreResult, Tombstone};
 
 mod clocks;
+mod tidying;
 
 const MEBIBYTE: usize = 1024 * 1024;
 
