@@ -35,7 +35,7 @@ const MOST_BEGINS: usize = 96;
 const MOST_RESULTS_READ: usize = 4;
 
 /// What a command under way holds, to be given up with its answer.
-pub(crate) type Permit = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+pub(crate) type UnderWay = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// Links so far, of all servers.
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
@@ -109,7 +109,7 @@ impl Link {
         &self,
         is_begin: bool,
         deadline: Instant,
-    ) -> Result<Option<Permit>, StoreError> {
+    ) -> Result<Option<UnderWay>, StoreError> {
         let begins = if is_begin { take(&self.begins, deadline).await? } else { None };
         if is_begin && begins.is_none() {
             return Ok(None);

@@ -12,7 +12,7 @@ use tokio::time::error::Elapsed;
 
 use super::cluster::Cluster;
 use super::connector::Target;
-use super::link::{Link, Permit};
+use super::link::{Link, UnderWay};
 use super::scan::Scan;
 use super::sentinel::Sentinels;
 use super::supervisor::LinkSupervisor;
@@ -167,7 +167,7 @@ pub(crate) struct TryAt {
     /// Whether to say that another server has pointed here for this once.
     pub(crate) is_asking: bool,
     /// To be given up with the answer.
-    pub(crate) permit: Permit,
+    pub(crate) permit: UnderWay,
 }
 
 impl<'a> Tries<'a> {
