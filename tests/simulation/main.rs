@@ -8,6 +8,7 @@
     reason = "a test that cannot go on must fail"
 )]
 
+mod alike;
 mod book;
 mod clients;
 mod failover;
@@ -32,6 +33,9 @@ use libtest_mimic::{Arguments, Trial};
 use settings::Settings;
 
 fn main() {
+    if let Ok(what) = std::env::var(alike::VARIABLE) {
+        std::process::exit(i32::from(!alike::play(&what)));
+    }
     let is_well = match (Settings::from_environment(), std::env::var("SIM_FOR")) {
         (Some(settings), _) => one::play(&settings),
         (None, Ok(seconds)) => {
@@ -58,6 +62,7 @@ fn run_the_tests() -> bool {
         test("each_hole_stands_in_a_script", holes::each_stands_in_a_script),
         test("a_watchman_counts_no_storm", watchman::a_watchman_counts_no_storm),
         test("who_asks_for_several_has_a_place_in_line", line::who_asks_for_several_has_a_place_in_line),
+        test("six_stores_answer_alike", alike::six_stores_answer_alike),
         test("promises_are_kept_under_every_fault", many::promises_are_kept_under_every_fault),
     ];
     tests.extend(once::TESTS_OF_THE_JUDGE.map(|(name, of_it)| test(name, of_it)));
