@@ -116,9 +116,9 @@ pub struct StoreArgs {
 
     /// How much of the store records may take: bytes, or percents of the maxmemory of Redis [default: 60% in Redis, 268435456 else]
     ///
-    /// At least 1048576 bytes, or 1% to 75%. Of Redis, all that it uses is compared with that. Above it, no new piece of work is begun; above a third more, results of more than
-    /// 1024 bytes are refused. Locks go on. A Redis without maxmemory takes neither new work nor such results unless this says how
-    /// many bytes.
+    /// At least 1048576 bytes, or 1% to 75%. Of Redis, all that it uses is compared with that. Above it, no new piece of work is begun;
+    /// above a third more, results of more than 1024 bytes are refused. Locks go on. A Redis without maxmemory takes neither new work
+    /// nor such results unless this says how many bytes.
     #[arg(long, help_heading = "Store", env = "FENCEPOST_ONCE_MEMORY", value_name = "BYTES|N%")]
     once_memory: Option<String>,
 

@@ -50,6 +50,25 @@ async fn a_lock_whose_client_released_it_and_left_is_free(stage: Stage) {
     }
 }
 
+/// A gateway with TLS, which is asked by `secure`, and beside it one without, which `client` asks.
+struct WithTls {
+    gateway: Gateway,
+    secure: SecureClient,
+    client: Client,
+    _beside: (Certificates, RedisServer, Gateway),
+}
+
+async fn with_tls() -> WithTls {
+    let certificates = Certificates::new();
+    let (certificate, key) = (certificates.certificate(), certificates.key());
+    let redis = RedisServer::start().await;
+    let plain = Gateway::on_redis(&redis, &[]).await;
+    let store = format!("--store={}", redis.url());
+    let gateway = Gateway::start(&[&store, "--tls-cert", &certificate, "--tls-key", &key]).await;
+    let (secure, client) = (SecureClient::new(&certificates), Client::new(plain.address));
+    WithTls { gateway, secure, client, _beside: (certificates, redis, plain) }
+}
+
 /// Takes three locks of names with this number. Returns their addresses and tokens.
 async fn three_locks(client: &Client, number: usize) -> [(String, String); 3] {
     let locks = [0, 1, 2].map(|place| (format!("/locks/left{number}-{place}"), fresh_token()));
@@ -99,19 +118,13 @@ async fn locks_that_a_client_released_by_http_2_in_one_go_and_left_are_free(stag
 /// Many programs close a connection without the last word of TLS.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_free_whose_client_released_it_and_left_without_a_word_of_tls() {
-    let certificates = Certificates::new();
-    let (certificate, key) = (certificates.certificate(), certificates.key());
-    let redis = RedisServer::start().await;
-    let plain = Gateway::on_redis(&redis, &[]).await;
-    let store = format!("--store={}", redis.url());
-    let gateway = Gateway::start(&[&store, "--tls-cert", &certificate, "--tls-key", &key]).await;
-    let (secure, client) = (SecureClient::new(&certificates), Client::new(plain.address));
+    let WithTls { gateway, secure, client, .. } = &with_tls().await;
     for number in 0..20 {
-        let locks = three_locks(&client, number).await;
+        let locks = three_locks(client, number).await;
         let stream = secure.connect(gateway.address).await.unwrap();
         releases_by_http_2_and_leaves(stream, true, &locks).await;
-        are_free(&client, &locks).await;
-        let [lock, ..] = three_locks(&client, 100 + number).await;
+        are_free(client, &locks).await;
+        let [lock, ..] = three_locks(client, 100 + number).await;
         let mut stream = secure.connect(gateway.address).await.unwrap();
         call(&mut stream, "GET", "/healthz", "").await.unwrap();
         let request =
@@ -119,7 +132,7 @@ async fn a_lock_is_free_whose_client_released_it_and_left_without_a_word_of_tls(
         stream.write_all(request.as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
         drop(stream);
-        are_free(&client, &[lock]).await;
+        are_free(client, &[lock]).await;
     }
 }
 
@@ -327,15 +340,9 @@ async fn a_client_that_left_has_no_lock_and_no_place_whatever_it_sent_behind_its
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_left_has_no_lock_and_no_place_also_with_tls() {
-    let certificates = Certificates::new();
-    let (certificate, key) = (certificates.certificate(), certificates.key());
-    let redis = RedisServer::start().await;
-    let plain = Gateway::on_redis(&redis, &[]).await;
-    let store = format!("--store={}", redis.url());
-    let gateway = Gateway::start(&[&store, "--tls-cert", &certificate, "--tls-key", &key]).await;
-    let secure = SecureClient::new(&certificates);
+    let WithTls { gateway, secure, client, .. } = &with_tls().await;
     let connect = async || secure.connect(gateway.address).await.unwrap();
-    leave_nothing(&Client::new(plain.address), connect, |stream| SockRef::from(stream.get_ref().0)).await;
+    leave_nothing(client, connect, |stream| SockRef::from(stream.get_ref().0)).await;
 }
 
 /// Clients that wait for a lock, or hold one, send something behind their request, and leave in each way.
